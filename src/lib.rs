@@ -1,0 +1,1 @@
+//! Postrider delivers webhooks out of PostgreSQL.

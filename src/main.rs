@@ -1,0 +1,3 @@
+//! The `postrider` command: parse, run, exit code; nothing else.
+
+fn main() {}
