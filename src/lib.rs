@@ -1,1 +1,5 @@
 //! Postrider delivers webhooks out of PostgreSQL.
+
+pub mod store;
+
+pub mod cli;
