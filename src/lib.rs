@@ -1,1 +1,3 @@
 //! Postrider delivers webhooks out of PostgreSQL.
+
+pub mod cluster;
