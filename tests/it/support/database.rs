@@ -15,7 +15,6 @@ use super::wait::{SOON, wait_until};
 
 /// A database that no other test sees. A failed statement ends the test and shows itself.
 pub(crate) struct Database {
-    client: Client,
     slot: Slot,
     // Dropped last: by then no session of ours is left.
     _private: Option<Private>,
@@ -27,10 +26,8 @@ struct Private(String);
 impl Database {
     /// With the schema and without rows, in milliseconds. The test may add objects but must leave ours as they are.
     pub(crate) async fn fresh() -> Self {
-        let slot = slots::lend().await;
         Self {
-            client: slots::connect(&slot.url).await,
-            slot,
+            slot: slots::lend().await,
             _private: None,
         }
     }
@@ -40,7 +37,6 @@ impl Database {
         let slot = slots::make().await;
         let private = Some(Private(slot.name.clone()));
         Self {
-            client: slots::connect(&slot.url).await,
             slot,
             _private: private,
         }
@@ -58,7 +54,7 @@ impl Database {
 
     /// The test's own session.
     pub(crate) fn client(&self) -> &Client {
-        &self.client
+        &self.slot.client
     }
 
     /// One more session.
@@ -68,12 +64,12 @@ impl Database {
 
     /// Runs any statements.
     pub(crate) async fn sql(&self, statements: &str) {
-        slots::run(&self.client, statements).await;
+        slots::run(self.client(), statements).await;
     }
 
     /// The one value of the one row.
     pub(crate) async fn value<T: FromSqlOwned>(&self, query: &str) -> T {
-        let row = one(&self.client, query, &[]).await;
+        let row = one(self.client(), query, &[]).await;
         get(&row, 0)
     }
 
@@ -110,17 +106,17 @@ impl Database {
     pub(crate) async fn secret(&self, endpoint: &str) -> String {
         let query = "select secret from postrider.endpoint_secrets \
                       where endpoint = $1 and (expires_at is null or expires_at > now()) order by created_at desc limit 1";
-        get(&one(&self.client, query, &[&endpoint]).await, 0)
+        get(&one(self.client(), query, &[&endpoint]).await, 0)
     }
 
     /// What the table says about this delivery now.
     pub(crate) async fn delivery(&self, id: i64) -> Delivery {
-        Delivery::read(&one(&self.client, &format!("{DELIVERY} where id = $1"), &[&id]).await)
+        Delivery::read(&one(self.client(), &format!("{DELIVERY} where id = $1"), &[&id]).await)
     }
 
     /// Its tries, oldest first.
     pub(crate) async fn attempts(&self, id: i64) -> Vec<Attempt> {
-        let rows = self.client.query(ATTEMPTS, &[&id]).await;
+        let rows = self.client().query(ATTEMPTS, &[&id]).await;
         rows.unwrap_or_else(|error| panic!("{error:?}"))
             .iter()
             .map(Attempt::read)
@@ -202,8 +198,8 @@ impl<'db> NewRow<'db> {
         );
         let columns = Value::Object(self.columns);
         match payload {
-            Some(payload) => one(&self.database.client, &insert, &[&columns, &payload]).await,
-            None => one(&self.database.client, &insert, &[&columns]).await,
+            Some(payload) => one(&self.database.client(), &insert, &[&columns, &payload]).await,
+            None => one(&self.database.client(), &insert, &[&columns]).await,
         }
     }
 }

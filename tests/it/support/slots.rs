@@ -24,6 +24,8 @@ const SLOTS: u32 = 500;
 pub(super) struct Slot {
     pub(super) name: String,
     pub(super) url: String,
+    /// A session in it.
+    pub(super) client: Client,
     /// Its session holds the lock.
     _lender: Client,
 }
@@ -38,16 +40,20 @@ pub(super) async fn lend() -> Slot {
             continue;
         }
         let url = url_of(&name);
-        if exists(&lender, &name).await {
+        let used = exists(&lender, &name).await;
+        if used {
             end_sessions(&lender, &name).await;
-            let clone = connect(&url).await;
-            run(&clone, include_str!("empty.sql")).await;
         } else {
             template.copy_to(&lender, &name).await;
+        }
+        let client = connect(&url).await;
+        if used {
+            run(&client, include_str!("empty.sql")).await;
         }
         return Slot {
             name,
             url,
+            client,
             _lender: lender,
         };
     }
@@ -75,9 +81,12 @@ pub(super) async fn make() -> Slot {
     )
     .await;
     template.copy_to(&lender, &name).await;
+    let url = url_of(&name);
+    let client = connect(&url).await;
     Slot {
-        url: url_of(&name),
         name,
+        url,
+        client,
         _lender: lender,
     }
 }
