@@ -13,6 +13,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use url::Url;
 
 use super::server::Server;
+use super::tell;
 
 /// First half of the key of every advisory lock here: `post` as a number, to stay clear of others.
 const LOCKS: i32 = 0x706f_7374;
@@ -27,7 +28,7 @@ pub(super) struct Slot {
     /// A session in it.
     pub(super) client: Client,
     /// Its session holds the lock.
-    _lender: Client,
+    lender: Client,
 }
 
 /// A clone of the template, empty but for what the schema ships.
@@ -39,25 +40,56 @@ pub(super) async fn lend() -> Slot {
         if !try_lock(&lender, &name).await {
             continue;
         }
-        let url = url_of(&name);
-        let used = exists(&lender, &name).await;
-        if used {
-            end_sessions(&lender, &name).await;
-        } else {
-            template.copy_to(&lender, &name).await;
-        }
-        let client = connect(&url).await;
-        if used {
-            run(&client, include_str!("empty.sql")).await;
-        }
+        let client = prepare(&lender, &template, &name).await;
         return Slot {
+            url: url_of(&name),
             name,
-            url,
             client,
-            _lender: lender,
+            lender,
         };
     }
     panic!("{SLOTS} databases are lent at this moment: somebody does not give them back");
+}
+
+/// The same clone, as the next test would get it.
+pub(super) async fn lend_again(slot: Slot) -> Slot {
+    let Slot {
+        name,
+        url,
+        client,
+        lender,
+    } = slot;
+    drop(client);
+    let template = Template::hold(&lender).await;
+    let client = prepare(&lender, &template, &name).await;
+    Slot {
+        name,
+        url,
+        client,
+        lender,
+    }
+}
+
+/// Makes the clone, or brings a used one back to what the template is. Returns a session in it.
+async fn prepare(lender: &Client, template: &Template, name: &str) -> Client {
+    if !exists(lender, name).await {
+        template.copy_to(lender, name).await;
+        return connect(&url_of(name)).await;
+    }
+    end_sessions(lender, name).await;
+    // Before there is a session, which would keep the old ones.
+    run(lender, &format!("alter database {name} reset all")).await;
+    let session = connect(&url_of(name)).await;
+    let Err(error) = session.batch_execute(include_str!("empty.sql")).await else {
+        return session;
+    };
+    let reason = error
+        .as_db_error()
+        .map_or_else(|| error.to_string(), |error| error.message().to_owned());
+    tell(&format!("{name} has to be made anew: {reason}"));
+    run(lender, &format!("drop database {name} with (force)")).await;
+    template.copy_to(lender, name).await;
+    connect(&url_of(name)).await
 }
 
 /// A new clone for a test that changes the schema. The caller drops it, or the next [`sweep`] does.
@@ -87,7 +119,7 @@ pub(super) async fn make() -> Slot {
         name,
         url,
         client,
-        _lender: lender,
+        lender,
     }
 }
 
