@@ -1,0 +1,47 @@
+//! The flags of every command that needs a database, and the way from them to a session.
+
+use anyhow::Context as _;
+use clap::Args;
+
+use crate::store::connect::{Client, ConnectOptions, Connector};
+use crate::store::migrate;
+
+/// Flatten this into the arguments of a command that needs the database.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConnectArgs {
+    /// The database, as postgres://user:password@host:5432/database or `host=... dbname=...` [default: DATABASE_URL,
+    /// then PGHOST, PGUSER and so on]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "POSTRIDER_DATABASE_URL",
+        hide_env_values = true,
+        help_heading = "Database"
+    )]
+    pub database_url: Option<String>,
+}
+
+impl ConnectArgs {
+    /// Where to connect to, all settings read and checked; nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// A setting makes no sense ([`store::Error::Settings`](crate::store::Error::Settings)).
+    pub fn connector(&self) -> anyhow::Result<Connector> {
+        let options = ConnectOptions {
+            url: self.database_url.clone(),
+        };
+        Connector::from_environment(&options).context("in the database settings")
+    }
+
+    /// One session on a database whose schema this program knows.
+    ///
+    /// # Errors
+    ///
+    /// No session, or a schema that is missing or of another version.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let client = self.connector()?.open().await?;
+        migrate::check(&client).await?;
+        Ok(client)
+    }
+}

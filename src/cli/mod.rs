@@ -1,0 +1,96 @@
+//! The command line: what can be typed, and which module answers it.
+//!
+//! To add a subcommand: `src/cli/<name>.rs` with `pub struct Args` (a clap `Args`) and
+//! `pub async fn run(args: Args) -> anyhow::Result<Exit>`, a `mod` line, a variant of [`Command`] and its line in
+//! [`Command::run`]. Print results to stdout with `println!`, progress to stderr; return errors, never print them.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod connection;
+pub mod exit;
+mod log;
+
+mod completions;
+mod man;
+mod migrate;
+
+pub use exit::{Exit, Failure};
+
+const START_HERE: &str = "\
+Start here:
+  postrider migrate up        create the schema `postrider` in your database
+  postrider worker            deliver what is due, until you stop it
+  postrider send --help       put an event into the outbox by hand
+
+Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL, else libpq's PGHOST, PGUSER and so on,
+else the local server.
+
+Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missing or of another version,
+5 not permitted.";
+
+/// Delivers webhooks out of PostgreSQL
+///
+/// Your program inserts a row in its own transaction. Postrider delivers it: signed, retried on a schedule, every try
+/// on record.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, after_help = START_HERE, arg_required_else_help = true)]
+#[command(subcommand_required = true, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    log: log::LogArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create the schema in your database, or bring it up to date
+    Migrate(migrate::Args),
+    /// Print a completion script for your shell
+    Completions(completions::Args),
+    /// Print the manual page
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+impl Command {
+    /// Each subcommand by its module.
+    async fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Self::Migrate(args) => migrate::run(args).await,
+            Self::Completions(args) => completions::run(args).await,
+            Self::Man(args) => man::run(args).await,
+        }
+    }
+
+    /// What is logged when neither `--log` nor `POSTRIDER_LOG` says. A long-running command tells what it does; the
+    /// others speak by their output.
+    fn default_log(&self) -> &'static str {
+        match self {
+            Self::Migrate(_) | Self::Completions(_) | Self::Man(_) => log::WARNINGS,
+        }
+    }
+}
+
+/// What must hold before anything else of this process runs.
+pub fn prepare_process() {
+    exit::end_quietly_when_stdout_closes();
+    // rustls panics at its first use when no provider was chosen. An error means that one is chosen already.
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .ok();
+}
+
+/// Runs what was asked for, to its exit code.
+#[must_use]
+pub fn run(cli: Cli) -> ExitCode {
+    let outcome = log::start(&cli.log, cli.command.default_log()).and_then(|()| {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(cli.command.run())
+    });
+    outcome.unwrap_or_else(|error| exit::report(&error)).into()
+}

@@ -1,0 +1,1 @@
+//! TLS towards the server.
