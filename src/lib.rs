@@ -1,5 +1,10 @@
 //! Postrider delivers webhooks out of PostgreSQL.
 
+pub mod delivery;
+pub mod policy;
+pub mod reply;
+pub mod signing;
+
 pub mod cluster;
 pub mod store;
 
