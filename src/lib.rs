@@ -1,1 +1,6 @@
 //! Postrider delivers webhooks out of PostgreSQL.
+
+pub mod delivery;
+pub mod policy;
+pub mod reply;
+pub mod signing;
