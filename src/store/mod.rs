@@ -6,7 +6,9 @@
 pub mod connect;
 mod error;
 pub mod migrate;
+mod params;
 mod passfile;
+mod servers;
 mod tls;
 
 pub use error::{Error, Unreachable};
