@@ -1,3 +1,4 @@
 //! The integration suite: one binary, a module per stage of the way.
 
-fn main() {}
+/// The private server starts, ends and keeps what it should, whoever we are.
+mod cluster;
