@@ -1,7 +1,7 @@
 //! The check of a signed request, as a receiver does it.
 //!
 //! Owns the reading of signature headers that come from outside. Each is read strictly, in the one form that
-//! [`sign`](super::sign) writes, and signatures are compared in constant time.
+//! [`sign`](super::sign()) writes, and signatures are compared in constant time.
 
 use std::time::Duration;
 
