@@ -7,7 +7,9 @@
 pub mod connect;
 mod error;
 pub mod migrate;
+mod params;
 mod passfile;
+mod servers;
 mod tls;
 pub mod queue;
 pub mod doorbell;
