@@ -53,6 +53,8 @@ pub struct Endpoint {
     pub timeout: Duration,
     /// How requests are signed.
     pub scheme: Scheme,
+    /// What in its settings makes every request of it unbuildable, if anything.
+    pub fault: Option<String>,
     /// Live secrets, newest first.
     pub secrets: Vec<Secret>,
     /// When a failed try is tried again.

@@ -1,18 +1,36 @@
-//! Postrider delivers webhooks out of PostgreSQL.
+//! Postrider delivers webhooks out of PostgreSQL: a row inserted in your transaction arrives, signed, retried, on record.
 //!
-//! The data's way is the folder list, and arrows point down only: a part names parts above it in this table, and
-//! only those that its row says. `tests/it/architecture.rs` checks it.
+//! The way of a delivery, and where each step lives:
 //!
-//! | part | owns | may name |
-//! |---|---|---|
-//! | `delivery` | one claimed delivery and its endpoint, as shapes | the nouns: delivery, reply, policy, signing |
-//! | `reply` | what came back of one try | the nouns |
-//! | `policy` | what a reply means, and when to try again | the nouns |
-//! | `store` | every statement; alone knows tokio-postgres | the nouns |
-//! | `cluster` | a private PostgreSQL server | nothing |
-//! | `cli` | the command line; alone prints | everything |
+//! | step | module |
+//! |---|---|
+//! | claim: due rows under a lease, `FOR UPDATE SKIP LOCKED` | [`store`], [`worker`] |
+//! | build: endpoint and frozen bytes become a request; sign | [`outbound`], [`signing`] |
+//! | send: one physical HTTP try within one deadline | [`outbound`] |
+//! | judge: a pure function from reply to verdict | [`policy`] |
+//! | record: one statement for a batch, fenced by the claim number | [`store`], [`worker`] |
+//!
+//! Who may know whom. Arrows point down only; a test holds the code to it.
+//!
+//! | module | knows |
+//! |---|---|
+//! | [`delivery`], [`attempt`], [`reply`], [`policy`], [`signing`] | each other: the nouns, pure, no I/O, no clock |
+//! | [`store`] | the nouns; alone names `tokio-postgres` |
+//! | [`outbound`] | the nouns; alone names `reqwest` |
+//! | [`worker`] | the nouns, [`store`], [`outbound`] |
+//! | [`cluster`] | nothing of ours: a private PostgreSQL for demo, dev and tests |
+//! | [`cli`] | everything |
 
-pub mod cluster;
+pub mod delivery;
+pub mod attempt;
+pub mod reply;
+pub mod policy;
+pub mod signing;
+
 pub mod store;
+pub mod outbound;
+
+pub mod worker;
+pub mod cluster;
 
 pub mod cli;

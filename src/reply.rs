@@ -39,6 +39,16 @@ pub struct Response {
     pub completeness: Completeness,
 }
 
+impl Response {
+    /// The values of a header in wire order; names compare without case.
+    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        self.headers
+            .iter()
+            .filter(move |(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_slice())
+    }
+}
+
 /// Whether a response body is all that the receiver sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {

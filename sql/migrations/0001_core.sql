@@ -82,6 +82,7 @@ create table postrider.endpoints (
   constraint endpoints_timeout_is_between_100_ms_and_1_hour check (timeout between interval '100 ms' and interval '1 h'),
   constraint endpoints_max_in_flight_is_between_1_and_10000 check (max_in_flight between 1 and 10000),
   constraint endpoints_rate_limit_is_above_0 check (rate_limit > 0 and rate_limit <= 1000000),
+  constraint endpoints_ordered_is_not_offered_yet check (not ordered),
   constraint endpoints_event_types_has_no_nulls check (array_position(event_types, null) is null),
   constraint endpoints_headers_is_a_json_object check (jsonb_typeof(headers) = 'object'),
   constraint endpoints_method_is_post_put_or_patch check (method in ('POST', 'PUT', 'PATCH')),
@@ -103,9 +104,9 @@ comment on column postrider.endpoints.max_retries is 'Retries after the first tr
 comment on column postrider.endpoints.timeout is 'Budget of one whole try: DNS, connect, TLS, headers and body.';
 comment on column postrider.endpoints.max_in_flight is 'Requests at a time, over all workers.';
 comment on column postrider.endpoints.rate_limit is 'Requests per second over all workers; NULL: no limit.';
-comment on column postrider.endpoints.ordered is 'true: in order of insertion, one at a time.';
-comment on column postrider.endpoints.event_types is 'What postrider.publish fans out to it: exact types or order.* patterns; NULL: all.';
-comment on column postrider.endpoints.filter is 'A jsonpath predicate over the payload that publish asks; NULL: everything matches.';
+comment on column postrider.endpoints.ordered is 'Reserved: delivery in order of insertion is not offered yet.';
+comment on column postrider.endpoints.event_types is 'Reserved for fan-out by event type: exact types or order.* patterns; NULL: all.';
+comment on column postrider.endpoints.filter is 'Reserved for fan-out: a jsonpath predicate over the payload; NULL: everything matches.';
 comment on column postrider.endpoints.tenant is 'Whose endpoint it is, when you have tenants.';
 comment on column postrider.endpoints.headers is 'Sent with every delivery: an object of strings, for example {"Authorization": "Bearer ..."}.';
 comment on column postrider.endpoints.method is 'POST, PUT or PATCH.';
@@ -137,7 +138,7 @@ create table postrider.endpoint_health (
   last_success_at      timestamptz,
   circuit_open_until   timestamptz,
   rate_tokens          double precision not null default 1,
-  rate_filled_at       timestamptz not null default '-infinity'
+  rate_filled_at       timestamptz not null default now()
 ) with (fillfactor = 50);
 comment on table postrider.endpoint_health is 'What workers learn about endpoints. Workers write it; read it, do not edit it.';
 comment on column postrider.endpoint_health.consecutive_failures is 'Failed tries since the last success.';
@@ -218,7 +219,7 @@ comment on column postrider.deliveries.event_type is 'FILL IN. For example order
 comment on column postrider.deliveries.payload is 'FILL IN this or body. JSON text; sent byte for byte as you wrote it.';
 comment on column postrider.deliveries.body is 'Instead of payload: any bytes, with content_type.';
 comment on column postrider.deliveries.content_type is 'Media type of body; NULL: application/octet-stream.';
-comment on column postrider.deliveries.event is 'Instead of payload: a published event. postrider.publish fills it in.';
+comment on column postrider.deliveries.event is 'Instead of payload: a row of postrider.events, whose payload is sent.';
 comment on column postrider.deliveries.headers is 'Extra headers: an object of strings. They win over the endpoint''s.';
 comment on column postrider.deliveries.status is
   'queued: waits for its first try. failed: waits for a retry. delivered. exhausted: will never be tried again.';

@@ -7,18 +7,26 @@ use crate::store::connect::{Client, ConnectOptions, Connector};
 use crate::store::migrate;
 
 /// Flatten this into the arguments of a command that needs the database.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Default)]
 pub struct ConnectArgs {
-    /// The database, as postgres://user:password@host:5432/database or `host=... dbname=...` [default: DATABASE_URL,
-    /// then PGHOST, PGUSER and so on]
+    /// The database, as `postgres://user:password@host:5432/database` or `host=... dbname=...` [default: `DATABASE_URL`,
+    /// then `PGHOST`, `PGUSER` and so on]
     #[arg(
         long,
         value_name = "URL",
         env = "POSTRIDER_DATABASE_URL",
         hide_env_values = true,
+        global = true,
         help_heading = "Database"
     )]
     pub database_url: Option<String>,
+}
+
+// No derive: the URL holds the password.
+impl std::fmt::Debug for ConnectArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectArgs").finish_non_exhaustive()
+    }
 }
 
 impl ConnectArgs {

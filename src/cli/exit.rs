@@ -172,6 +172,10 @@ fn judge_store(error: &store::Error) -> (Exit, &'static str) {
             Exit::Usage,
             "give --database-url or POSTRIDER_DATABASE_URL like postgres://user:password@host:5432/database (special characters percent-encoded), or set PGHOST, PGUSER and so on",
         ),
+        E::Query(_) if error.is_read_only() => (
+            Exit::NoDatabase,
+            "connect to the primary; with several hosts in the URL, target_session_attrs=read-write finds it",
+        ),
         E::Query(_) if error.needs_new_connection() => (
             Exit::NoDatabase,
             "the connection was lost on the way; run this again when the server is up",

@@ -15,6 +15,9 @@ mod log;
 mod completions;
 mod man;
 mod migrate;
+mod sign;
+mod signature;
+mod verify;
 
 pub use exit::{Exit, Failure};
 
@@ -48,6 +51,10 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Print the headers that sign a body
+    Sign(sign::Args),
+    /// Check the signature of a request that was received
+    Verify(verify::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -60,6 +67,8 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Sign(args) => sign::run(args).await,
+            Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
             Self::Man(args) => man::run(args).await,
         }
@@ -69,7 +78,11 @@ impl Command {
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
         match self {
-            Self::Migrate(_) | Self::Completions(_) | Self::Man(_) => log::WARNINGS,
+            Self::Migrate(_)
+            | Self::Sign(_)
+            | Self::Verify(_)
+            | Self::Completions(_)
+            | Self::Man(_) => log::WARNINGS,
         }
     }
 }

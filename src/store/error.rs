@@ -63,10 +63,12 @@ pub enum Error {
         cause: Box<Error>,
     },
     /// Somebody else kept migrating until our patience ended. Try again when they are done.
-    #[error("another session holds the migration lock; gave up after {} ms", waited.as_millis())]
+    #[error("another session{} is migrating; gave up after {} ms", in_brackets(*.holder), waited.as_millis())]
     MigrationBusy {
         /// How long this one waited.
         waited: Duration,
+        /// The server's process that holds the lock, if it was seen.
+        holder: Option<i32>,
     },
     /// The role lacks a privilege. Grant it, or connect as another role.
     #[error("not permitted: {what}")]
@@ -162,15 +164,15 @@ impl Error {
     /// try again.
     #[must_use]
     pub fn is_data_error(&self) -> bool {
-        match self {
-            Self::Query(cause) => match cause.code() {
-                Some(state) => ["22", "23"]
-                    .iter()
-                    .any(|class| state.code().starts_with(class)),
-                // The library has no public kind for a value it cannot bind, only this wording.
-                None => cause.to_string().starts_with("error serializing parameter"),
-            },
-            _ => false,
+        let Self::Query(cause) = self else {
+            return false;
+        };
+        match cause.code() {
+            Some(state) => ["22", "23"]
+                .iter()
+                .any(|class| state.code().starts_with(class)),
+            // The library has no public kind for a value it cannot bind, only this wording.
+            None => cause.to_string().starts_with("error serializing parameter"),
         }
     }
 
@@ -190,6 +192,17 @@ impl Error {
             | Self::NotPermitted { .. }
             | Self::Settings { .. } => false,
         }
+    }
+
+    /// The server takes no writes: a standby, or a primary that was replaced.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        let cause = if let Self::MigrationFailed { cause, .. } = self {
+            cause
+        } else {
+            self
+        };
+        matches!(cause, Self::Query(cause) if cause.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION))
     }
 
     /// A failure on the way to a session with `target` (without its password).
@@ -229,6 +242,10 @@ impl From<tokio_postgres::Error> for Error {
         }
         Self::Query(cause)
     }
+}
+
+fn in_brackets(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
 /// Whether a session can do no more work after this failure.

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use postrider::store::migrate::{self, UpOptions};
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::{Client, Config, NoTls};
 use url::Url;
@@ -15,8 +16,8 @@ use url::Url;
 use super::server::Server;
 use super::tell;
 
-/// First half of the key of every advisory lock here: `post` as a number, to stay clear of others.
-const LOCKS: i32 = 0x706f_7374;
+/// First half of the key of every advisory lock here: `test` as a number, to stay clear of others.
+const LOCKS: i32 = 0x7465_7374;
 
 /// More than any machine runs tests at a time.
 const SLOTS: u32 = 500;
@@ -223,8 +224,9 @@ impl Template {
             &format!("create database {half} template template0 encoding 'UTF8'"),
         )
         .await;
-        let inside = connect(&url_of(&half)).await;
-        migrate(&inside).await;
+        let mut inside = connect(&url_of(&half)).await;
+        let migrated = migrate::up(&mut inside, UpOptions::default(), |_| ()).await;
+        migrated.unwrap_or_else(|error| panic!("the schema: {error:?}"));
         run(&inside, include_str!("template.sql")).await;
         drop(inside);
         end_sessions(maker, &half).await;
@@ -261,15 +263,6 @@ impl Template {
     }
 }
 
-/// The schema, as a user gets it.
-async fn migrate(client: &Client) {
-    run(client, "create schema postrider").await;
-    for file in migrations() {
-        let statements = std::fs::read_to_string(&file).expect("a migration is UTF-8");
-        run(client, &statements).await;
-    }
-}
-
 fn migrations() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/migrations");
     let entries = std::fs::read_dir(folder).expect("the folder of migrations");
@@ -287,6 +280,7 @@ fn key() -> String {
     for file in migrations() {
         hash.update(std::fs::read(&file).expect("a migration"));
     }
+    hash.update(include_str!("../../../src/store/migrate.rs"));
     hash.update(include_str!("slots.rs"));
     hash.update(include_str!("template.sql"));
     hash.finalize()

@@ -1,0 +1,157 @@
+-- Takes due deliveries for one worker, a fair share of each lane it walks past.
+--
+-- $1 text    cursor: the walk starts at the first endpoint after this name ('' is the start of the lap)
+-- $2 integer lanes: walk past at most this many endpoints
+-- $3 integer wanted: take at most this many deliveries
+-- $4 text    worker: postrider.workers.id
+-- $5 bigint  margin: the lease is the endpoint's timeout and this many milliseconds
+--
+-- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
+-- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
+-- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
+-- (a lane waits for tries of it to end). Of the delivery, NULL when nothing was taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
+--
+-- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
+-- A row in flight keeps its next_retry and so stands at the head of its lane: the count of them looks no further than the cap.
+with recursive walk (endpoint, first_due, hop) as (
+  (select d.endpoint, d.next_retry, 1
+     from postrider.deliveries d
+    where d.next_retry is not null and d.endpoint > $1::text
+    order by d.endpoint, d.next_retry
+    limit 1)
+  union all
+  select n.endpoint, n.next_retry, w.hop + 1
+    from walk w
+   cross join lateral (
+      select d.endpoint, d.next_retry
+        from postrider.deliveries d
+       where d.next_retry is not null and d.endpoint > w.endpoint
+       order by d.endpoint, d.next_retry
+       limit 1) n
+   where w.hop < $2::integer
+),
+passed as materialized (
+  select w.endpoint, w.first_due, e.enabled, e.paused, e.revision, e.timeout, e.max_in_flight, e.rate_limit,
+         coalesce(e.max_retries, p.max_retries) as max_retries, h.circuit_open_until
+    from walk w
+    join postrider.endpoints e on e.name = w.endpoint
+    join postrider.retry_policies p on p.name = e.retry_policy
+    left join postrider.endpoint_health h on h.endpoint = w.endpoint
+),
+lane as materialized (
+  select s.*
+    from passed s
+   where s.first_due <= now() and s.enabled and not s.paused
+     and (s.circuit_open_until is null or s.circuit_open_until <= now())
+),
+bucket as materialized (
+  select h.endpoint,
+         least(greatest(1, l.rate_limit / 10),
+               h.rate_tokens + l.rate_limit * greatest(0, extract(epoch from now() - h.rate_filled_at)::double precision)) as tokens
+    from lane l
+    join postrider.endpoint_health h on h.endpoint = l.endpoint
+   where l.rate_limit is not null
+     for no key update of h skip locked
+),
+share as materialized (
+  select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota from lane
+),
+room as materialized (
+  select l.endpoint, l.revision, l.timeout, l.max_retries,
+         least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota)) as free
+    from lane l
+   cross join share s
+    left join bucket b on b.endpoint = l.endpoint
+   cross join lateral (
+      select count(*) filter (where head.lease_expires_at > now())::integer as in_flight
+        from (select d.lease_expires_at
+                from postrider.deliveries d
+               where d.endpoint = l.endpoint and d.next_retry is not null and d.next_retry <= now()
+               order by d.next_retry
+               limit l.max_in_flight) head) f
+   where l.rate_limit is null or b.tokens >= 1
+),
+candidate as materialized (
+  select c.id, c.claim_no, c.attempt_count, c.lease_expires_at, c.leased_by, r.endpoint, r.revision, r.timeout,
+         coalesce(c.max_retries, r.max_retries) as max_retries,
+         c.lease_expires_at is not null as lost,
+         c.lease_expires_at is not null
+           and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) as lost_spent
+    from room r
+   cross join lateral (
+      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by
+        from postrider.deliveries d
+       where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
+         and (d.lease_expires_at is null or d.lease_expires_at <= now())
+       order by d.next_retry
+       limit greatest(0, r.free)
+         for no key update skip locked) c
+   limit $3::integer
+),
+taken as (
+  update postrider.deliveries d
+     set claim_no = d.claim_no + 1,
+         attempt_count = d.attempt_count + case when c.lost then 1 else 0 end,
+         last_error = case when c.lost then 'the worker never reported this try' else d.last_error end,
+         lease_expires_at = case when c.lost_spent then null else now() + c.timeout + $5::bigint * interval '1 ms' end,
+         leased_by = case when c.lost_spent then null else $4::text end,
+         status = case when c.lost_spent then 'exhausted' else d.status end,
+         exhausted_reason = case when c.lost_spent then 'lost' end,
+         next_retry = case when c.lost_spent then null else d.next_retry end,
+         finished_at = case when c.lost_spent then now() end
+    from candidate c
+   where d.id = c.id
+  returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
+            (extract(epoch from c.timeout) * 1000)::bigint + $5::bigint as lease_ms,
+            c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.lost_spent,
+            case when c.lost_spent then null
+                 else coalesce(d.payload::text, (select v.payload::text from postrider.events v where v.id = d.event)) end as payload,
+            case when c.lost_spent then null else d.body end as body
+),
+lost as (
+  insert into postrider.attempts
+         (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome, error_kind, error, worker, next_retry)
+  select greatest(c.lease_expires_at - c.timeout - $5::bigint * interval '1 ms', now() - interval '1 day'),
+         c.id, c.claim_no, c.attempt_count + 1, c.endpoint, 'lost', 'lost',
+         'the worker never reported: killed, stopped or cut off', c.leased_by,
+         case when c.lost_spent then null else now() end
+    from candidate c
+   where c.lost
+),
+spent as (
+  update postrider.endpoint_health h
+     set rate_tokens = b.tokens - (select count(*) from candidate c where c.endpoint = b.endpoint),
+         rate_filled_at = greatest(now(), h.rate_filled_at)
+    from bucket b
+   where h.endpoint = b.endpoint and exists (select from candidate c where c.endpoint = b.endpoint)
+),
+seen as (
+  update postrider.workers w
+     set last_seen_at = now(),
+         sleeping_until = case when exists (select from candidate) then null else now() + interval '30 s' end
+   where w.id = $4::text
+     and (w.last_seen_at < now() - interval '10 s'
+          or case when exists (select from candidate) then w.sleeping_until is not null
+                  else w.sleeping_until is null or w.sleeping_until < now() + interval '15 s' end)
+)
+select m.walk_end, m.hops, now() as claimed_at,
+       case when exists (select from candidate) then null
+            else (extract(epoch from least(
+                   (select d.next_retry from postrider.deliveries d
+                     where d.status = 'queued' and d.next_retry > now() and d.next_retry < 'infinity'
+                     order by d.next_retry limit 1),
+                   (select d.next_retry from postrider.deliveries d
+                     where d.status = 'failed' and d.next_retry > now() and d.next_retry < 'infinity'
+                     order by d.next_retry limit 1),
+                   (select min(s.circuit_open_until) from passed s
+                     where s.circuit_open_until > now() and s.circuit_open_until < 'infinity'),
+                   (select min(now() + (1 - b.tokens) / l.rate_limit * interval '1 s')
+                      from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1)
+                 ) - now()) * 1000)::bigint end as wake_ms,
+       array(select s.endpoint from passed s where not s.enabled) as disabled,
+       exists (select from bucket b where b.tokens < 1) as rationed,
+       exists (select from room r where r.free <= 0) as capped,
+       t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
+       t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
+  from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m
+  left join taken t on true
