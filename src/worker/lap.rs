@@ -75,8 +75,16 @@ mod tests {
     use super::*;
 
     /// Lanes with so many due deliveries each, and a claim over them as the database would answer it.
-    fn claim(lanes: &mut [(&'static str, usize)], cursor: &str, limit: usize, wanted: usize) -> (Option<&'static str>, usize, usize, Option<&'static str>) {
-        let passed: Vec<usize> = (0..lanes.len()).filter(|&n| lanes[n].0 > cursor).take(limit).collect();
+    fn claim(
+        lanes: &mut [(&'static str, usize)],
+        cursor: &str,
+        limit: usize,
+        wanted: usize,
+    ) -> (Option<&'static str>, usize, usize, Option<&'static str>) {
+        let passed: Vec<usize> = (0..lanes.len())
+            .filter(|&n| lanes[n].0 > cursor)
+            .take(limit)
+            .collect();
         let live = passed.iter().filter(|&&n| lanes[n].1 > 0).count().max(1);
         let quota = wanted.div_ceil(live);
         let (mut taken, mut last) = (0, None);
@@ -88,7 +96,12 @@ mod tests {
                 last = Some(lanes[n].0);
             }
         }
-        (passed.last().map(|&n| lanes[n].0), passed.len(), taken, last)
+        (
+            passed.last().map(|&n| lanes[n].0),
+            passed.len(),
+            taken,
+            last,
+        )
     }
 
     fn drain(mut lanes: Vec<(&'static str, usize)>, limit: usize, wanted: usize) -> (usize, usize) {
@@ -124,9 +137,17 @@ mod tests {
         for limit in 1..9 {
             for wanted in 1..9 {
                 for big in 0..names.len() {
-                    let lanes: Vec<_> = names.iter().enumerate().map(|(n, &name)| (name, if n == big { 30 } else { n % 3 })).collect();
+                    let lanes: Vec<_> = names
+                        .iter()
+                        .enumerate()
+                        .map(|(n, &name)| (name, if n == big { 30 } else { n % 3 }))
+                        .collect();
                     let due: usize = lanes.iter().map(|lane| lane.1).sum();
-                    assert_eq!(drain(lanes, limit, wanted).0, due, "limit {limit}, wanted {wanted}, big {big}");
+                    assert_eq!(
+                        drain(lanes, limit, wanted).0,
+                        due,
+                        "limit {limit}, wanted {wanted}, big {big}"
+                    );
                 }
             }
         }
