@@ -15,6 +15,7 @@ mod log;
 mod completions;
 mod man;
 mod migrate;
+mod worker;
 mod sign;
 mod signature;
 mod verify;
@@ -55,6 +56,8 @@ enum Command {
     Sign(sign::Args),
     /// Check the signature of a request that was received
     Verify(verify::Args),
+    /// Deliver what is due, until you stop it
+    Worker(worker::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -67,6 +70,7 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Worker(args) => worker::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -78,6 +82,7 @@ impl Command {
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
         match self {
+            Self::Worker(_) => log::PROGRESS,
             Self::Migrate(_)
             | Self::Sign(_)
             | Self::Verify(_)

@@ -162,7 +162,7 @@ impl Queue {
         Ok(Self {
             claims: pool(2)?,
             records: pool(2)?,
-            target: connector.display(),
+            target: connector.display().to_owned(),
         })
     }
 
@@ -365,8 +365,7 @@ fn read_endpoint(row: &Row) -> Result<Loaded, Error> {
     let mut faults = Vec::new();
     let scheme_name: &str = row.try_get("signature_scheme")?;
     let scheme = Scheme::parse(scheme_name, row.try_get("signature_header")?);
-    let fault = scheme.as_ref().err().map(ToString::to_string);
-    faults.extend(fault.clone());
+    faults.extend(scheme.as_ref().err().map(ToString::to_string));
     let texts: Vec<String> = row.try_get("secrets")?;
     let mut secrets = Vec::with_capacity(texts.len());
     for text in &texts {
@@ -389,8 +388,7 @@ fn read_endpoint(row: &Row) -> Result<Loaded, Error> {
         method: row.try_get("method")?,
         headers: row.try_get("headers")?,
         timeout: duration(row.try_get("timeout_ms")?),
-        scheme: scheme.unwrap_or(Scheme::None),
-        fault,
+        scheme,
         secrets,
         policy: Policy {
             schedule: read_schedule(row)?,

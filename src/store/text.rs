@@ -6,7 +6,7 @@
 const ERROR_CAP: usize = 2000;
 
 /// The same text without NUL, cut between characters.
-pub fn storable(text: &str) -> String {
+pub(super) fn storable(text: &str) -> String {
     let mut kept: String = text.replace('\0', "\u{fffd}");
     if kept.len() > ERROR_CAP {
         kept.truncate(kept.floor_char_boundary(ERROR_CAP));
@@ -16,7 +16,7 @@ pub fn storable(text: &str) -> String {
 }
 
 /// `[[name, value], ...]` of what was sent.
-pub fn request_headers(headers: &[(String, String)]) -> String {
+pub(super) fn request_headers(headers: &[(String, String)]) -> String {
     pairs(
         headers
             .iter()
@@ -25,7 +25,7 @@ pub fn request_headers(headers: &[(String, String)]) -> String {
 }
 
 /// `[[name, value], ...]` of what came back; a byte that is not UTF-8 becomes `\xNN`.
-pub fn response_headers(headers: &[(String, Vec<u8>)]) -> String {
+pub(super) fn response_headers(headers: &[(String, Vec<u8>)]) -> String {
     pairs(
         headers
             .iter()

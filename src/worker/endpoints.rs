@@ -17,7 +17,7 @@ const KEPT: usize = 50_000;
 
 /// Endpoints as last read.
 #[derive(Debug, Default)]
-pub struct Endpoints {
+pub(super) struct Endpoints {
     known: HashMap<String, Entry>,
 }
 
@@ -42,7 +42,7 @@ impl Endpoints {
     /// # Errors
     ///
     /// Any of the store; what was known stays known.
-    pub async fn refresh(&mut self, queue: &Queue, taken: &[Taken]) -> Result<(), Error> {
+    pub(super) async fn refresh(&mut self, queue: &Queue, taken: &[Taken]) -> Result<(), Error> {
         let mut stale: Vec<String> = taken
             .iter()
             .filter(|one| {
@@ -88,7 +88,7 @@ impl Endpoints {
 
     /// The endpoint of that name as last read.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Arc<Endpoint>> {
+    pub(super) fn get(&self, name: &str) -> Option<Arc<Endpoint>> {
         self.known
             .get(name)
             .map(|entry| Arc::clone(&entry.endpoint))
