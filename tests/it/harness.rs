@@ -189,6 +189,38 @@ async fn a_command_of_a_test_ends_with_the_words_it_said() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-command"));
 }
 
+#[tokio::test]
+async fn a_worker_stands_still_goes_on_ends_and_dies_as_it_is_told() {
+    let database = Database::fresh().await;
+    let workers = async || {
+        database
+            .value::<i64>("select count(*) from postrider.workers")
+            .await
+    };
+    let mut first = Worker::spawn(&database, &["--poll-interval", "50ms"]);
+    wait_until("it runs", workers, |count| *count == 1, SOON).await;
+
+    first.stop();
+    let state =
+        async || std::fs::read_to_string(format!("/proc/{}/stat", first.id())).expect("Linux");
+    wait_until(
+        "it stands still",
+        state,
+        |state| state.contains(") T "),
+        SOON,
+    )
+    .await;
+    first.cont();
+    first.terminate();
+
+    assert_eq!(first.wait().await.code(), Some(0), "{}", first.said());
+    assert_eq!(workers().await, 0, "one that ends in peace leaves no row");
+    let mut second = Worker::spawn(&database, &["--no-listen"]);
+    second.wait_for_line("worker starts").await;
+    second.kill_9();
+    assert_eq!(second.wait().await.code(), None);
+}
+
 #[test]
 fn both_verifiers_accept_a_true_signature_and_refuse_a_forged_one() {
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

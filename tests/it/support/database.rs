@@ -210,8 +210,8 @@ impl<'db> NewRow<'db> {
         );
         let columns = Value::Object(self.columns);
         match payload {
-            Some(payload) => one(&self.database.client(), &insert, &[&columns, &payload]).await,
-            None => one(&self.database.client(), &insert, &[&columns]).await,
+            Some(payload) => one(self.database.client(), &insert, &[&columns, &payload]).await,
+            None => one(self.database.client(), &insert, &[&columns]).await,
         }
     }
 }

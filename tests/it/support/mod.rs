@@ -8,6 +8,7 @@ pub(crate) mod database;
 pub(crate) mod process;
 mod server;
 mod slots;
+mod template;
 pub(crate) mod verifiers;
 pub(crate) mod wait;
 
