@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 pub mod connection;
 pub mod exit;
+pub mod listen;
 mod log;
 
 mod completions;
@@ -48,6 +49,8 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Receive webhooks on this machine: see them, verify them, fail them on purpose
+    Listen(listen::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -60,6 +63,7 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Listen(args) => listen::run(args).await,
             Self::Completions(args) => completions::run(args).await,
             Self::Man(args) => man::run(args).await,
         }
@@ -69,7 +73,9 @@ impl Command {
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
         match self {
-            Self::Migrate(_) | Self::Completions(_) | Self::Man(_) => log::WARNINGS,
+            Self::Migrate(_) | Self::Listen(_) | Self::Completions(_) | Self::Man(_) => {
+                log::WARNINGS
+            }
         }
     }
 }
