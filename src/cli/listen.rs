@@ -40,7 +40,7 @@ Each request is a line: time, count, webhook-id, event type, size, signature, tr
 The event type is the body's `type`, if it is JSON and has one.
 
 Examples:
-  Verify what an endpoint sends (`postrider endpoint show` has its secret):
+  Verify what an endpoint sends, with that endpoint's secret:
     postrider listen --secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
 
   See retries at work: each event fails twice, then is taken:
@@ -52,8 +52,8 @@ Examples:
   In a script: end with exit code 0 once 10 different events were accepted:
     postrider listen --until 10 --json > received.jsonl
 
-Register http://127.0.0.1:9000/ as an endpoint's URL. Workers refuse loopback addresses unless they are started with
---allow-network 127.0.0.0/8.";
+Register http://127.0.0.1:9000/ as an endpoint's URL.
+Workers refuse loopback addresses unless started with --allow-network 127.0.0.0/8.";
 
 /// What can be typed after `postrider listen`.
 #[derive(clap::Args, Debug)]
@@ -263,7 +263,7 @@ impl Args {
         let secrets = secrets.map_err(|error| {
             Failure::usage(
                 format!("--secret (POSTRIDER_LISTEN_SECRETS): {error}"),
-                "copy it from `postrider endpoint show`",
+                "copy the endpoint's secret whole, from `whsec_` to its end",
             )
         })?;
         if self.require_signature && secrets.is_empty() {
