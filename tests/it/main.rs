@@ -2,3 +2,6 @@
 
 /// The private server starts, ends and keeps what it should, whoever we are.
 mod cluster;
+
+/// The development receiver tells what came, and fails as it is told.
+mod listen;
