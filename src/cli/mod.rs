@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 pub mod connection;
 pub mod exit;
+pub mod listen;
 mod log;
 
 mod completions;
@@ -52,12 +53,14 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Deliver what is due, until you stop it
+    Worker(worker::Args),
+    /// Receive webhooks on this machine: see them, verify them, fail them on purpose
+    Listen(listen::Args),
     /// Print the headers that sign a body
     Sign(sign::Args),
     /// Check the signature of a request that was received
     Verify(verify::Args),
-    /// Deliver what is due, until you stop it
-    Worker(worker::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -71,6 +74,7 @@ impl Command {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
             Self::Worker(args) => worker::run(args).await,
+            Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -81,13 +85,10 @@ impl Command {
     /// What is logged when neither `--log` nor `POSTRIDER_LOG` says. A long-running command tells what it does; the
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
-        match self {
-            Self::Worker(_) => log::PROGRESS,
-            Self::Migrate(_)
-            | Self::Sign(_)
-            | Self::Verify(_)
-            | Self::Completions(_)
-            | Self::Man(_) => log::WARNINGS,
+        if matches!(self, Self::Worker(_)) {
+            log::PROGRESS
+        } else {
+            log::WARNINGS
         }
     }
 }

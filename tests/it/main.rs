@@ -8,3 +8,6 @@ mod architecture;
 mod cluster;
 /// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
 mod harness;
+
+/// The development receiver tells what came, and fails as it is told.
+mod listen;
