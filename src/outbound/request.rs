@@ -128,7 +128,14 @@ pub fn build(
         headers.entry(AUTHORIZATION).or_insert(basic);
     }
     headers.insert(CONTENT_LENGTH, delivery.body.len().into());
-    for (name, value) in signature(endpoint, delivery, timestamp)? {
+    let signed = signing::sign(
+        &endpoint.scheme,
+        &delivery.event_id,
+        timestamp,
+        &delivery.body,
+        &endpoint.secrets,
+    )?;
+    for (name, value) in signed {
         if headers.contains_key(&name) {
             return Err(Unbuildable::ReservedHeader {
                 name: name.as_str().to_owned(),
@@ -256,28 +263,9 @@ fn content_type(text: &str) -> Result<HeaderValue, Unbuildable> {
     }
 }
 
-fn signature(
-    endpoint: &Endpoint,
-    delivery: &Delivery,
-    timestamp: i64,
-) -> Result<Vec<(HeaderName, HeaderValue)>, Unbuildable> {
-    let mut signed = signing::sign(
-        &endpoint.scheme,
-        &delivery.event_id,
-        timestamp,
-        &delivery.body,
-        &endpoint.secrets,
-    )?;
-
-    for (name, value) in &mut signed {
-        value.set_sensitive(!matches!(name.as_str(), "webhook-id" | "webhook-timestamp"));
-    }
-    Ok(signed)
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::policy::Policy;
+    use crate::policy::{Policy, RetryOn, Schedule};
     use crate::signing::{Scheme, Secret};
 
     use super::*;
@@ -313,11 +301,15 @@ mod tests {
     }
 
     fn secrets() -> Vec<Secret> {
-        vec![Secret]
+        vec![Secret::parse(&format!("whsec_{}", BASE64.encode([7; 24]))).unwrap()]
     }
 
     fn policy() -> Policy {
-        Policy
+        Policy {
+            schedule: Schedule::Fixed { delays: Vec::new() },
+            jitter: 0.0,
+            retry_on: RetryOn::default(),
+        }
     }
 
     fn built(endpoint: &Endpoint) -> Request {
@@ -495,7 +487,7 @@ mod tests {
             (Scheme::Stripe, "stripe-signature"),
             (
                 Scheme::BodyBase64 {
-                    header: "X-Shop-Hmac".into(),
+                    header: HeaderName::from_static("x-shop-hmac"),
                 },
                 "x-shop-hmac",
             ),

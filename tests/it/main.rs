@@ -1,3 +1,6 @@
 //! The integration suite: one binary, a module per stage of the way.
 
-fn main() {}
+mod support;
+
+// What leaves for receivers, and what comes back.
+mod outbound;

@@ -1,0 +1,236 @@
+//! Receivers behind TLS.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Version};
+use axum::routing::post as route_post;
+use postrider::outbound::{Client, ClientError, Options};
+use postrider::reply::{Completeness, FailureKind};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::support::certificate::Certificate;
+use crate::support::receiver::{Receiver, Script};
+
+use super::{Names, client, failure, options, post, post_within, response};
+
+fn trusting(certificate: &Certificate) -> Client {
+    let lookup = Arc::new(Names::of("hook.example", &["127.0.0.1"]));
+    let ca_files = vec![certificate.path().to_owned()];
+    Client::new(Options {
+        ca_files,
+        lookup,
+        ..options()
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn c12_a_certificate_is_checked_against_the_name() {
+    let certificate = Certificate::of(&["hook.example"]);
+    let receiver = Receiver::start_tls(certificate.acceptor(&["http/1.1"])).await;
+    let client = trusting(&certificate);
+
+    let named = post(&client, receiver.url_of("hook.example", "/")).await;
+    let by_address = post(&client, receiver.url("/")).await;
+
+    assert_eq!(named.remote_addr, Some(receiver.addr()));
+    assert_eq!(response(named).status, 200);
+    failure(by_address, FailureKind::Tls);
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn c14_a_certificate_that_nobody_vouches_for_is_a_tls_failure() {
+    let trusted = Certificate::of(&["elsewhere.example"]);
+    let receiver = Receiver::start_tls(Certificate::of(&["hook.example"]).acceptor(&[])).await;
+
+    let reply = post(&trusting(&trusted), receiver.url_of("hook.example", "/")).await;
+
+    let failure = failure(reply, FailureKind::Tls);
+    assert!(
+        failure.message.contains("invalid peer certificate"),
+        "{failure:?}"
+    );
+    assert!(!failure.message.contains("--ca-file"), "{failure:?}");
+    assert_eq!(receiver.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn c17_without_any_ca_certificate_the_try_says_what_to_do() {
+    let receiver = Receiver::start_tls(Certificate::of(&["127.0.0.1"]).acceptor(&[])).await;
+
+    let failure = failure(post(&client(), receiver.url("/")).await, FailureKind::Tls);
+
+    assert!(
+        failure.message.contains("no CA certificates were found"),
+        "{failure:?}"
+    );
+    assert!(failure.message.contains("--ca-file"), "{failure:?}");
+}
+
+#[test]
+fn c17_a_ca_file_that_is_of_no_use_is_named() {
+    let mut no_pem = tempfile::NamedTempFile::new().unwrap();
+    no_pem.write_all(b"not a certificate").unwrap();
+    let mut bad_der = tempfile::NamedTempFile::new().unwrap();
+    bad_der
+        .write_all(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+        .unwrap();
+
+    for path in [
+        PathBuf::from("/nowhere/ca.pem"),
+        no_pem.path().to_owned(),
+        bad_der.path().to_owned(),
+    ] {
+        let error = Client::new(Options {
+            ca_files: vec![path.clone()],
+            ..options()
+        })
+        .unwrap_err();
+
+        assert!(
+            matches!(
+                error,
+                ClientError::CaFile { .. } | ClientError::CaCertificate { .. }
+            ),
+            "{error:?}"
+        );
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn c14_a_receiver_that_speaks_no_tls_is_a_tls_failure() {
+    // The handshake is no request, so nothing here is scripted: a listener that answers anything with plain HTTP.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        for reply in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.read_u8().await.unwrap();
+            socket.write_all(reply.as_bytes()).await.unwrap();
+        }
+    });
+
+    for _ in 0..2 {
+        failure(post(&client(), url.clone()).await, FailureKind::Tls);
+    }
+    server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_plain_request_to_a_tls_port_is_a_protocol_failure() {
+    let receiver = Receiver::start_tls(Certificate::of(&["127.0.0.1"]).acceptor(&[])).await;
+
+    let reply = post(&client(), receiver.url("/").replace("https:", "http:")).await;
+
+    failure(reply, FailureKind::Protocol);
+}
+
+#[tokio::test]
+async fn c7_a_body_that_stalls_behind_tls_is_decided_by_its_status() {
+    let certificate = Certificate::of(&["127.0.0.1"]);
+    let receiver = Receiver::start_tls(certificate.acceptor(&["http/1.1"])).await;
+    receiver.script([Script::raw("HTTP/1.1 202 OK\r\ncontent-length: 9\r\n\r\npart").then_stall()]);
+
+    let reply = post_within(
+        &trusting(&certificate),
+        receiver.url("/"),
+        Duration::from_secs(1),
+    )
+    .await;
+
+    let response = response(reply);
+    assert_eq!(
+        (response.status, response.completeness),
+        (202, Completeness::Truncated)
+    );
+}
+
+/// axum over TLS, for HTTP/2: what came in, as version, headers and body.
+struct Http2 {
+    addr: SocketAddr,
+    received: watch::Receiver<Vec<(Version, HeaderMap, Bytes)>>,
+}
+
+impl Http2 {
+    async fn start(tls: TlsAcceptor) -> Self {
+        let (sender, received) = watch::channel(Vec::new());
+        let app = Router::new().route(
+            "/",
+            route_post(
+                async move |version: Version, headers: HeaderMap, body: Bytes| {
+                    sender.send_modify(|all: &mut Vec<_>| all.push((version, headers, body)));
+                    "thanks"
+                },
+            ),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(TlsListener { listener, tls }, app).await });
+
+        Self { addr, received }
+    }
+}
+
+struct TlsListener {
+    listener: TcpListener,
+    tls: TlsAcceptor,
+}
+
+impl axum::serve::Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (socket, peer) = self.listener.accept().await.unwrap();
+            if let Ok(stream) = self.tls.accept(socket).await {
+                return (stream, peer);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+#[tokio::test]
+async fn http_2_is_spoken_when_the_receiver_offers_it() {
+    let certificate = Certificate::of(&["127.0.0.1"]);
+    let receiver = Http2::start(certificate.acceptor(&["h2", "http/1.1"])).await;
+    let client = trusting(&certificate);
+    let url = format!("https://{}/", receiver.addr);
+
+    let (first, second) = tokio::join!(post(&client, url.clone()), post(&client, url));
+
+    assert_eq!(first.remote_addr, Some(receiver.addr));
+    for reply in [first, second] {
+        let response = response(reply);
+        assert_eq!((response.status, &response.body[..]), (200, &b"thanks"[..]));
+        assert_eq!(response.completeness, Completeness::Whole);
+    }
+    let received = receiver.received.borrow().clone();
+    assert_eq!(received.len(), 2);
+    for (version, headers, body) in received {
+        assert_eq!(version, Version::HTTP_2);
+        assert_eq!(headers["content-length"], "2");
+        assert_eq!(headers["webhook-id"], "evt_1");
+        assert!(!headers.contains_key("accept-encoding"));
+        assert_eq!(&body[..], b"{}");
+    }
+}
