@@ -57,9 +57,11 @@ async fn c14_a_silent_name_server_is_a_dns_failure() {
 
 #[tokio::test]
 async fn c14_a_refused_connection_is_a_connect_failure() {
-    let gone = Receiver::start().await.url("/");
+    let receiver = Receiver::start().await;
+    let url = receiver.url("/");
+    receiver.stop().await;
 
-    let failure = failure(post(&client(), gone).await, FailureKind::Connect);
+    let failure = failure(post(&client(), url).await, FailureKind::Connect);
 
     assert!(
         failure.message.contains("Connection refused"),

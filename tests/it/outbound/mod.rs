@@ -77,8 +77,11 @@ fn response(reply: Reply) -> Response {
 #[track_caller]
 fn failure(reply: Reply, kind: FailureKind) -> Failure {
     match reply.answer {
-        Answer::Failure(failure) if failure.kind == kind => failure,
-        other => panic!("{kind:?} was expected, not {other:?}"),
+        Answer::Failure(failure) => {
+            assert_eq!(failure.kind, kind, "{failure:?}");
+            failure
+        }
+        Answer::Response(response) => panic!("{kind:?} was expected, not {response:?}"),
     }
 }
 

@@ -116,7 +116,7 @@ async fn c21_a_client_recovers_after_its_connections_died() {
     response(first);
     response(second);
 
-    drop(receiver);
+    receiver.stop().await;
     while let Answer::Response(_) = post_within(&client, url.clone(), Duration::from_secs(1))
         .await
         .answer

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, Version};
 use axum::routing::post as route_post;
 use postrider::outbound::{Client, ClientError, Options};
 use postrider::reply::{Completeness, FailureKind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -117,7 +118,6 @@ async fn c14_a_receiver_that_speaks_no_tls_is_a_tls_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         for reply in ["HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
             let (mut socket, _) = listener.accept().await.unwrap();
             socket.read_u8().await.unwrap();
@@ -129,6 +129,26 @@ async fn c14_a_receiver_that_speaks_no_tls_is_a_tls_failure() {
         failure(post(&client(), url.clone()).await, FailureKind::Tls);
     }
     server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handshake_that_stalls_ends_at_the_connect_limit() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let client = Client::new(Options {
+        connect_timeout: Duration::from_millis(300),
+        ..options()
+    })
+    .unwrap();
+
+    let reply = post(&client, url).await;
+
+    assert!(
+        reply.duration < Duration::from_secs(5),
+        "{:?}",
+        reply.duration
+    );
+    failure(reply, FailureKind::Connect);
 }
 
 #[tokio::test]
@@ -233,4 +253,55 @@ async fn http_2_is_spoken_when_the_receiver_offers_it() {
         assert!(!headers.contains_key("accept-encoding"));
         assert_eq!(&body[..], b"{}");
     }
+}
+
+/// Answers the stream of every request with REFUSED_STREAM, which a client is allowed to try again by itself.
+async fn refuse_streams(
+    mut wire: TlsStream<TcpStream>,
+    requests: watch::Sender<usize>,
+) -> std::io::Result<()> {
+    const HEADERS: u8 = 1;
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+    let mut preface = [0; 24];
+    wire.read_exact(&mut preface).await?;
+    wire.write_all(&SETTINGS).await?;
+
+    loop {
+        let mut frame = [0; 9];
+        wire.read_exact(&mut frame).await?;
+        let [a, b, c, kind, _flags, stream @ ..] = frame;
+        let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap()];
+        wire.read_exact(&mut payload).await?;
+        if kind == HEADERS {
+            requests.send_modify(|count| *count += 1);
+            let reset = [&[0, 0, 4, 3, 0][..], &stream, &REFUSED_STREAM].concat();
+            wire.write_all(&reset).await?;
+            wire.flush().await?;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_never_written_twice_when_an_http_2_stream_is_refused() {
+    let certificate = Certificate::of(&["127.0.0.1"]);
+    let tls = certificate.acceptor(&["h2"]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let requests = watch::Sender::new(0);
+    let counter = requests.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let stream = tls.accept(socket).await.unwrap();
+            tokio::spawn(refuse_streams(stream, counter.clone()));
+        }
+    });
+
+    let failure = failure(
+        post(&trusting(&certificate), url).await,
+        FailureKind::Protocol,
+    );
+
+    assert!(failure.message.contains("refused"), "{failure:?}");
+    assert_eq!(*requests.borrow(), 1);
 }

@@ -208,6 +208,16 @@ impl Receiver {
         }
     }
 
+    /// Ends it, and returns when its port refuses connections.
+    pub(crate) async fn stop(mut self) {
+        self.acceptor.abort();
+        let ended = (&mut self.acceptor).await;
+        assert!(
+            ended.is_err_and(|error| error.is_cancelled()),
+            "it runs until it is stopped"
+        );
+    }
+
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
