@@ -6,8 +6,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -16,7 +14,7 @@ use url::Url;
 use crate::delivery::{Delivery, Endpoint};
 use crate::signing::{self, SignError};
 
-use super::headers;
+use super::{headers, target};
 
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION")));
@@ -107,11 +105,7 @@ pub fn build(
     timestamp: i64,
 ) -> Result<Request, Unbuildable> {
     let method = method(&endpoint.method)?;
-    let mut url = url(&endpoint.url)?;
-    let basic = take_credentials(&mut url)?;
-    if url.as_str().parse::<http::Uri>().is_err() {
-        return Err(Unbuildable::RequestLine);
-    }
+    let (url, basic) = target::parse(&endpoint.url)?;
 
     let mut headers = HeaderMap::new();
     for json in [&endpoint.headers, &delivery.headers].into_iter().flatten() {
@@ -192,61 +186,6 @@ fn method(name: &str) -> Result<Method, Unbuildable> {
     }
 }
 
-fn url(text: &str) -> Result<Url, Unbuildable> {
-    let mut url = Url::parse(text)?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(Unbuildable::Scheme);
-    }
-
-    url.set_fragment(None);
-    Ok(url)
-}
-
-/// Moves `user:password@` out of the URL into the value of an `authorization` header (RFC 7617).
-fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Unbuildable> {
-    if url.username().is_empty() && url.password().is_none() {
-        return Ok(None);
-    }
-
-    let mut pair = percent_decoded(url.username());
-    pair.push(b':');
-    pair.extend(percent_decoded(url.password().unwrap_or_default()));
-    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(pair)))
-        .expect("base64 is printable ASCII");
-    value.set_sensitive(true);
-
-    url.set_username("").map_err(|()| Unbuildable::Scheme)?;
-    url.set_password(None).map_err(|()| Unbuildable::Scheme)?;
-    Ok(Some(value))
-}
-
-/// What is no valid escape stands for itself, as in browsers.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        decoded.push(match (byte, after) {
-            (b'%', &[high, low, ref tail @ ..]) => match (hex(high), hex(low)) {
-                (Some(high), Some(low)) => {
-                    rest = tail;
-                    high * 16 + low
-                }
-                _ => byte,
-            },
-            _ => byte,
-        });
-    }
-    decoded
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| u8::try_from(value).ok())
-}
-
 fn content_type(text: &str) -> Result<HeaderValue, Unbuildable> {
     let refused = || Unbuildable::ContentType {
         content_type: text.to_owned(),
@@ -265,6 +204,9 @@ fn content_type(text: &str) -> Result<HeaderValue, Unbuildable> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+
     use crate::policy::{Policy, RetryOn, Schedule};
     use crate::signing::{Scheme, Secret};
 
@@ -421,12 +363,6 @@ mod tests {
 
         assert_eq!(request.headers["authorization"], "Bearer t");
         assert_eq!(request.url.as_str(), "https://host/");
-    }
-
-    #[test]
-    fn a_malformed_escape_in_the_credentials_stands_for_itself() {
-        assert_eq!(percent_decoded("a%zz%4"), b"a%zz%4");
-        assert_eq!(percent_decoded("%ff%41%"), b"\xffA%");
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! What comes back when no response does. Each is a reply with a kind of its own.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider::outbound::{Client, Looking, Lookup, Options};
 use postrider::reply::FailureKind;
 
+use tokio::net::TcpListener;
+
 use crate::support::receiver::{BlackHole, Receiver, Script};
 
-use super::{client, client_knowing, failure, options, post, post_within, response};
+use super::{Names, client, client_knowing, failure, options, post, post_within, response};
 
 #[tokio::test]
 async fn c14_an_unknown_name_is_a_dns_failure() {
@@ -170,4 +173,46 @@ async fn c14_a_dead_address_before_a_live_one_is_delivered() {
 
     assert_eq!(response(reply).status, 200);
     assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn c14_a_silent_address_before_a_live_one_is_delivered() {
+    let receiver = Receiver::start().await;
+    let port = receiver.addr().port();
+    let _hole = BlackHole::start_at(([127, 0, 0, 2], port).into()).await;
+    let lookup = Arc::new(Names::of("both.example", &["127.0.0.2", "127.0.0.1"]));
+    let connect_timeout = Duration::from_secs(2);
+    let client = Client::new(Options {
+        lookup,
+        connect_timeout,
+        ..options()
+    })
+    .unwrap();
+
+    let reply = post(&client, receiver.url_of("both.example", "/")).await;
+
+    assert_eq!(response(reply).status, 200);
+    assert_eq!(receiver.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn c14_a_silent_aaaa_beside_a_live_a_is_delivered_without_waiting_for_its_limit() {
+    let receiver = Receiver::start().await;
+    let port = receiver.addr().port();
+    // Without an IPv6 loopback the address is unreachable at once, which the other rule covers.
+    let Ok(_) = TcpListener::bind(("::1", 0)).await else {
+        return;
+    };
+    let _hole = BlackHole::start_at((Ipv6Addr::LOCALHOST, port).into()).await;
+    let client = client_knowing("both.example", &["::1", "127.0.0.1"]);
+
+    let reply = post(&client, receiver.url_of("both.example", "/")).await;
+
+    assert!(
+        reply.duration < Duration::from_secs(4),
+        "{:?}",
+        reply.duration
+    );
+    assert_eq!(reply.remote_addr, Some(receiver.addr()));
+    assert_eq!(response(reply).status, 200);
 }

@@ -95,6 +95,32 @@ async fn a_request_is_never_written_twice_when_the_receiver_hangs_up_on_it() {
 }
 
 #[tokio::test]
+async fn a_surplus_reply_is_never_taken_for_the_next_one() {
+    let receiver = Receiver::start().await;
+    let client = client();
+    let reply = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+    for _ in 0..50 {
+        let before = receiver.requests().len();
+        receiver.script([Script::raw(reply.repeat(2)), Script::status(500)]);
+
+        response(post(&client, receiver.url("/")).await);
+        let next = post(&client, receiver.url("/")).await.answer;
+
+        match next {
+            Answer::Response(response) => assert_eq!(response.status, 500),
+            Answer::Failure(failure) => {
+                assert_eq!(failure.kind, FailureKind::Protocol);
+                let unread = receiver.requests().len() == before + 1;
+                if unread {
+                    response(post(&client, receiver.url("/")).await);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_503_is_asked_for_once() {
     let receiver = Receiver::start().await;
     receiver.script([Script::reply(503, &[("retry-after", "0")], b"")]);

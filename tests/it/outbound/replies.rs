@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
+use postrider::outbound::build;
 use postrider::reply::{BODY_CAP, Completeness, FailureKind};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
 use crate::support::receiver::{Receiver, Script};
+use crate::support::rows;
 
 use super::{client, failure, post, post_within, response};
 
@@ -282,4 +287,33 @@ async fn c19_a_malformed_status_line_is_a_protocol_failure() {
         assert!(!failure.message.is_empty());
     }
     assert_eq!(receiver.requests().len(), 6);
+}
+
+/// A receiver that refuses a large body answers before it has read it, and closes.
+#[tokio::test]
+async fn an_answer_that_comes_before_the_body_is_sent_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        socket.read_exact(&mut [0; 100]).await.unwrap();
+        socket
+            .write_all(b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+            .await
+            .unwrap();
+        socket.shutdown().await.unwrap();
+        let mut sink = [0; 65536];
+        while socket.read(&mut sink).await.is_ok_and(|count| count > 0) {}
+    });
+    let request = build(
+        &rows::endpoint(url),
+        &rows::delivery(vec![b'x'; 32 * 1024 * 1024]),
+        1,
+    )
+    .unwrap();
+
+    let reply = client().send(&request).await;
+
+    assert_eq!(response(reply).status, 413);
+    server.await.unwrap();
 }

@@ -1,13 +1,13 @@
 //! Where a request may go.
 
 use std::net::IpAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postrider::outbound::{Client, Guard, Looking, Lookup, Options};
 use postrider::reply::FailureKind;
 
+use crate::support::alone;
 use crate::support::receiver::Receiver;
 
 use super::{client, client_knowing, failure, options, post, response};
@@ -126,45 +126,29 @@ async fn c12_the_name_stays_in_the_host_header() {
     assert_eq!(host, [format!("named.example:{}", receiver.addr().port())]);
 }
 
-/// The environment is read by the test's own child, since changing that of a running process is unsafe.
 #[tokio::test]
 async fn c13_a_proxy_in_the_environment_is_ignored() {
-    if let Some(target) = std::env::var_os("POSTRIDER_TEST_TARGET") {
-        let target = target.into_string().unwrap();
+    if let Some(target) = alone::argument() {
         assert_eq!(response(post(&client(), target).await).status, 200);
         return;
     }
     let receiver = Receiver::start().await;
     let proxy = Receiver::start().await;
-    let url = receiver.url("/");
-    let proxy_url = proxy.url("");
+    let names = [
+        "HTTP_PROXY",
+        "http_proxy",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "ALL_PROXY",
+        "all_proxy",
+    ];
+    let mut environment = names.map(|name| (name, proxy.url(""))).to_vec();
+    environment.push(("NO_PROXY", String::new()));
+    environment.push(("no_proxy", String::new()));
 
-    let child = tokio::task::spawn_blocking(move || {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args([
-            "--exact",
-            "outbound::target::c13_a_proxy_in_the_environment_is_ignored",
-            "--nocapture",
-        ]);
-        child.env("POSTRIDER_TEST_TARGET", url);
-        for name in [
-            "HTTP_PROXY",
-            "http_proxy",
-            "HTTPS_PROXY",
-            "https_proxy",
-            "ALL_PROXY",
-            "all_proxy",
-        ] {
-            child.env(name, &proxy_url);
-        }
-        for name in ["NO_PROXY", "no_proxy", "REQUEST_METHOD"] {
-            child.env_remove(name);
-        }
-        child.output().unwrap()
-    });
-    let output = child.await.unwrap();
+    let test = "outbound::target::c13_a_proxy_in_the_environment_is_ignored";
+    alone::run(test, receiver.url("/"), &environment).await;
 
-    assert!(output.status.success(), "{output:?}");
     assert_eq!(receiver.requests().len(), 1);
     assert_eq!(proxy.connections(), 0);
 }

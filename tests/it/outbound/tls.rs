@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Version};
 use axum::routing::post as route_post;
-use postrider::outbound::{Client, ClientError, Options};
+use postrider::outbound::{Client, ClientError, Options, SystemRoots};
 use postrider::reply::{Completeness, FailureKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::support::alone;
 use crate::support::certificate::Certificate;
 use crate::support::receiver::{Receiver, Script};
 
@@ -35,7 +36,7 @@ fn trusting(certificate: &Certificate) -> Client {
 }
 
 #[tokio::test]
-async fn c12_a_certificate_is_checked_against_the_name() {
+async fn c12_the_handshake_asks_for_the_name_and_checks_it() {
     let certificate = Certificate::of(&["hook.example"]);
     let receiver = Receiver::start_tls(certificate.acceptor(&["http/1.1"])).await;
     let client = trusting(&certificate);
@@ -46,7 +47,9 @@ async fn c12_a_certificate_is_checked_against_the_name() {
     assert_eq!(named.remote_addr, Some(receiver.addr()));
     assert_eq!(response(named).status, 200);
     failure(by_address, FailureKind::Tls);
-    assert_eq!(receiver.requests().len(), 1);
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].server_name.as_deref(), Some("hook.example"));
 }
 
 #[tokio::test]
@@ -76,6 +79,28 @@ async fn c17_without_any_ca_certificate_the_try_says_what_to_do() {
         "{failure:?}"
     );
     assert!(failure.message.contains("--ca-file"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn c17_a_machine_without_a_ca_bundle_starts_all_the_same() {
+    if let Some(url) = alone::argument() {
+        let system_roots = SystemRoots::Load;
+        let client = Client::new(Options {
+            system_roots,
+            ..options()
+        })
+        .unwrap();
+        let failure = failure(post(&client, url).await, FailureKind::Tls);
+        assert!(failure.message.contains("--ca-file"), "{failure:?}");
+        return;
+    }
+    let receiver = Receiver::start_tls(Certificate::of(&["127.0.0.1"]).acceptor(&[])).await;
+    let nowhere = ["SSL_CERT_FILE", "SSL_CERT_DIR"].map(|name| (name, "/nowhere".to_owned()));
+
+    let test = "outbound::tls::c17_a_machine_without_a_ca_bundle_starts_all_the_same";
+    alone::run(test, receiver.url("/"), &nowhere).await;
+
+    assert_eq!(receiver.connections(), 1);
 }
 
 #[test]
@@ -255,7 +280,7 @@ async fn http_2_is_spoken_when_the_receiver_offers_it() {
     }
 }
 
-/// Answers the stream of every request with REFUSED_STREAM, which a client is allowed to try again by itself.
+/// Answers the stream of every request with `REFUSED_STREAM`, which a client is allowed to try again by itself.
 async fn refuse_streams(
     mut wire: TlsStream<TcpStream>,
     requests: watch::Sender<usize>,

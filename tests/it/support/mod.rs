@@ -4,6 +4,7 @@
     reason = "a helper serves the stages that need it, and not every one is needed at all times"
 )]
 
+pub(crate) mod alone;
 pub(crate) mod certificate;
 pub(crate) mod receiver;
 pub(crate) mod rows;

@@ -121,6 +121,8 @@ pub(crate) struct Received {
     pub(crate) body: Vec<u8>,
     /// Which connection it came on, counted from 0.
     pub(crate) connection: u64,
+    /// The host name that the TLS handshake asked for (SNI).
+    pub(crate) server_name: Option<String>,
 }
 
 impl Received {
@@ -135,13 +137,7 @@ impl Received {
 
     /// The values of the header `name` (any case), in order.
     pub(crate) fn header(&self, name: &str) -> Vec<String> {
-        self.head_text()
-            .lines()
-            .skip(1)
-            .filter_map(|line| line.split_once(':'))
-            .filter(|(key, _)| key.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.trim().to_owned())
-            .collect()
+        values(&self.head, name)
     }
 
     /// The header names in lower case, in order.
@@ -154,6 +150,16 @@ impl Received {
     fn head_text(&self) -> String {
         String::from_utf8_lossy(&self.head).into_owned()
     }
+}
+
+fn values(head: &[u8], name: &str) -> Vec<String> {
+    String::from_utf8_lossy(head)
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim().to_owned())
+        .collect()
 }
 
 /// Runs until it is dropped; its port is then closed, and so are its connections.
@@ -317,11 +323,16 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, state: Arc<Stat
 
 trait Wire: AsyncRead + AsyncWrite + Unpin {
     fn socket(&self) -> &TcpStream;
+    fn server_name(&self) -> Option<String>;
 }
 
 impl Wire for TcpStream {
     fn socket(&self) -> &TcpStream {
         self
+    }
+
+    fn server_name(&self) -> Option<String> {
+        None
     }
 }
 
@@ -329,17 +340,23 @@ impl Wire for TlsStream<TcpStream> {
     fn socket(&self) -> &TcpStream {
         self.get_ref().0
     }
+
+    fn server_name(&self) -> Option<String> {
+        self.get_ref().1.server_name().map(str::to_owned)
+    }
 }
 
 async fn serve(mut wire: impl Wire, connection: u64, state: &State) -> io::Result<()> {
     let mut buffer = Vec::new();
 
     while let Some((head, body)) = read_request(&mut wire, &mut buffer).await? {
+        let server_name = wire.server_name();
         state.requests.send_modify(|all| {
             all.push(Received {
                 head,
                 body,
                 connection,
+                server_name,
             })
         });
         let next = state
@@ -393,13 +410,7 @@ async fn read_request(
     };
     let head: Vec<u8> = buffer.drain(..head_len).collect();
 
-    let received = Received {
-        head,
-        body: Vec::new(),
-        connection: 0,
-    };
-    let length = received
-        .header("content-length")
+    let length = values(&head, "content-length")
         .first()
         .and_then(|text| text.parse().ok())
         .unwrap_or(0);
@@ -408,7 +419,7 @@ async fn read_request(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
-    Ok(Some((received.head, buffer.drain(..length).collect())))
+    Ok(Some((head, buffer.drain(..length).collect())))
 }
 
 /// An address where connections are neither accepted nor refused: the queue of its listener is full.
@@ -419,11 +430,19 @@ pub(crate) struct BlackHole {
 }
 
 impl BlackHole {
+    /// On 127.0.0.1.
     pub(crate) async fn start() -> Self {
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        socket
-            .bind("127.0.0.1:0".parse().expect("an address"))
-            .expect("a free port");
+        Self::start_at("127.0.0.1:0".parse().expect("an address")).await
+    }
+
+    /// At a given address, for one beside a live receiver.
+    pub(crate) async fn start_at(addr: SocketAddr) -> Self {
+        let socket = match addr {
+            SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4(),
+            SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6(),
+        }
+        .expect("a socket");
+        socket.bind(addr).expect("a free port");
         let listener = socket
             .listen(0)
             .expect("a listener")
