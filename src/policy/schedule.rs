@@ -166,6 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn c25_nothing_grows_out_of_a_base_of_zero() {
+        for factor in [2.0, f64::INFINITY] {
+            let schedule = Schedule::Exponential {
+                base: Duration::ZERO,
+                factor,
+                cap: Duration::from_secs(3600),
+            };
+
+            assert_eq!(
+                policy(schedule, 0.2).delay(u32::MAX, MIDDLE),
+                Duration::ZERO
+            );
+        }
+    }
+
+    #[test]
     fn c25_retry_zero_counts_as_the_first() {
         let policy = policy(fixed(&[5, 300]), 0.0);
 
