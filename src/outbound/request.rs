@@ -60,10 +60,10 @@ pub enum Unbuildable {
         name: String,
     },
     /// A name that HTTP cannot carry.
-    #[error("header name {name:?} is not an HTTP token")]
+    #[error("the header name that begins with {beginning:?} is not an HTTP token")]
     HeaderName {
-        /// As the user wrote it.
-        name: String,
+        /// The part before what HTTP forbids.
+        beginning: String,
     },
     /// A value that HTTP cannot carry.
     #[error("the value of header {name:?} holds a line break or another control character")]
