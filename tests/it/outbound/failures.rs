@@ -121,9 +121,10 @@ async fn c14_a_receiver_that_says_nothing_is_a_timeout() {
 #[tokio::test]
 async fn a_timeout_of_zero_or_of_an_age_is_no_panic() {
     let receiver = Receiver::start().await;
+    let hole = BlackHole::start().await;
 
     failure(
-        post_within(&client(), receiver.url("/"), Duration::ZERO).await,
+        post_within(&client(), hole.url(), Duration::ZERO).await,
         FailureKind::Timeout,
     );
     response(post_within(&client(), receiver.url("/"), Duration::MAX).await);
