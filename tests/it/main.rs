@@ -4,12 +4,15 @@
     reason = "a helper fails like the test that calls it"
 )]
 
-/// The private server starts, ends and keeps what it should, whoever we are.
-mod cluster;
-
-/// The development receiver tells what came, and fails as it is told.
-mod listen;
 mod support;
 
-// What leaves for receivers, and what comes back.
+/// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
+mod harness;
+/// Arrows point down only: who may know whom.
+mod architecture;
+/// The private server starts, ends and keeps what it should, whoever we are.
+mod cluster;
+/// The development receiver tells what came, and fails as it is told.
+mod listen;
+/// What leaves for receivers, and what comes back.
 mod outbound;
