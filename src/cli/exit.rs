@@ -9,6 +9,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::cluster::ClusterError;
 use crate::store::{self, Unreachable};
 
 /// How the process ends. Scripts may rely on the numbers.
@@ -136,6 +137,13 @@ fn judge(error: &anyhow::Error) -> (Exit, String) {
     {
         let (exit, hint) = judge_store(failure);
         return (exit, hint.to_owned());
+    }
+    // Its messages say themselves what to install or to stop.
+    if error.chain().any(|cause| cause.is::<ClusterError>()) {
+        return (
+            Exit::NoDatabase,
+            "put that right and run this again".to_owned(),
+        );
     }
     (
         Exit::Failures,
