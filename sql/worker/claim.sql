@@ -8,8 +8,8 @@
 --
 -- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
--- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens). Of the
--- delivery, NULL when nothing was taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
+-- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
+-- (a lane waits for tries of it to end). Of the delivery, NULL when nothing was taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: the count of them looks no further than the cap.
@@ -150,6 +150,7 @@ select m.walk_end, m.hops, now() as claimed_at,
                  ) - now()) * 1000)::bigint end as wake_ms,
        array(select s.endpoint from passed s where not s.enabled) as disabled,
        exists (select from bucket b where b.tokens < 1) as rationed,
+       exists (select from room r where r.free <= 0) as capped,
        t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
        t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m

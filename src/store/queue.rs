@@ -109,6 +109,8 @@ pub struct Claim {
     pub disabled: Vec<String>,
     /// Whether a lane waits for rate tokens.
     pub rationed: bool,
+    /// Whether a lane waits for tries of it to end.
+    pub capped: bool,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended because their last allowed try was lost.
@@ -283,6 +285,7 @@ fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         wake: wake_ms.map(duration),
         disabled: first.try_get("disabled")?,
         rationed: first.try_get("rationed")?,
+        capped: first.try_get("capped")?,
         taken: Vec::with_capacity(rows.len()),
         lost: Vec::new(),
     };

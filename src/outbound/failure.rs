@@ -1,0 +1,114 @@
+//! From the client library's errors to the kinds of failure that a try can end in.
+//!
+//! Owns the walk along the chain of causes and the text that people read. URLs, and with them credentials and queries,
+//! never get into it.
+
+use std::error::Error;
+use std::io;
+
+use crate::reply::{Failure, FailureKind};
+
+use super::resolver::Unresolved;
+use super::tls::Trust;
+
+/// The longest message that is kept, in characters.
+const LONGEST: usize = 500;
+
+const NOBODY_TRUSTED: &str = "; no CA certificates were found on this machine: install a CA bundle or name one with --ca-file";
+
+/// Whether the try's URL asks for TLS; plain connections cannot fail in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    /// `http`.
+    Plain,
+    /// `https`.
+    Tls,
+}
+
+pub(super) fn failure(error: reqwest::Error, transport: Transport, trust: Trust) -> Failure {
+    let error = error.without_url();
+    let kind = kind(&error, transport);
+    let mut message = message(&error);
+    if kind == FailureKind::Tls && trust == Trust::Nobody {
+        message.push_str(NOBODY_TRUSTED);
+    }
+
+    Failure { kind, message }
+}
+
+fn kind(error: &reqwest::Error, transport: Transport) -> FailureKind {
+    let causes = causes(error);
+
+    for cause in &causes {
+        match cause.downcast_ref() {
+            Some(Unresolved::Blocked { .. }) => return FailureKind::Blocked,
+            Some(
+                Unresolved::Lookup { .. } | Unresolved::NoAddress { .. } | Unresolved::Slow { .. },
+            ) => {
+                return FailureKind::Dns;
+            }
+            None => {}
+        }
+        if cause.is::<rustls::Error>() {
+            return FailureKind::Tls;
+        }
+    }
+
+    let in_handshake = || {
+        let mut io = causes
+            .iter()
+            .filter_map(|cause| cause.downcast_ref::<io::Error>());
+        transport == Transport::Tls && io.any(|error| ends_an_open_connection(error.kind()))
+    };
+    match error.is_connect() {
+        true if in_handshake() => FailureKind::Tls,
+        true => FailureKind::Connect,
+        false => FailureKind::Protocol,
+    }
+}
+
+/// Errors that only a connection which was already made can end in: before HTTP begins, that is the TLS handshake.
+fn ends_an_open_connection(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind as Kind;
+
+    matches!(
+        kind,
+        Kind::UnexpectedEof
+            | Kind::ConnectionReset
+            | Kind::ConnectionAborted
+            | Kind::BrokenPipe
+            | Kind::InvalidData
+    )
+}
+
+/// The error and what lies below it. What an `io::Error` wraps is its cause, though its `source` skips it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)> {
+    let below = |error: &'a (dyn Error + 'static)| match error.downcast_ref::<io::Error>() {
+        Some(io) if io.get_ref().is_some() => {
+            io.get_ref().map(|inner| inner as &(dyn Error + 'static))
+        }
+        _ => error.source(),
+    };
+
+    std::iter::successors(Some(error), |error| below(*error)).collect()
+}
+
+/// The causes, outermost first, without those that only repeat the one above. The first is the client's "error sending
+/// request", which says nothing when there are others.
+fn message(error: &reqwest::Error) -> String {
+    let texts: Vec<String> = causes(error).iter().map(ToString::to_string).collect();
+    let (first, below) = texts.split_first().expect("a chain has at least its head");
+
+    let mut message = String::new();
+    for text in below {
+        if !message.contains(text.as_str()) {
+            let separator = if message.is_empty() { "" } else { ": " };
+            message.push_str(separator);
+            message.push_str(text);
+        }
+    }
+    if message.is_empty() {
+        message.clone_from(first);
+    }
+    message.chars().take(LONGEST).collect()
+}

@@ -1,0 +1,371 @@
+//! The worker: claims what is due, makes one try of each, records the results.
+//!
+//! Owns the loop, the slots, waking and stopping. Many workers run side by side and know of each other only through the rows. It
+//! decides neither what a reply means nor when a retry is due.
+
+mod attempt;
+mod backoff;
+mod clock;
+mod endpoints;
+mod lap;
+mod recorder;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::attempt::{Job, Lease};
+use self::backoff::Backoff;
+use self::clock::{DatabaseTime, Moment};
+use self::endpoints::Endpoints;
+use self::lap::{Lap, Step, Walk};
+use self::recorder::{Held, Recorder, Tally, chain};
+use crate::outbound::Client;
+use crate::store::connect::Connector;
+use crate::store::queue::{Ask, Claim, Queue, Taken};
+use crate::store::{Error, doorbell};
+
+/// Lanes that one claim walks past at most.
+const LANES: i32 = 64;
+
+/// Deliveries of disabled endpoints that one statement ends.
+const RETIRE_BATCH: i32 = 1000;
+
+/// How long a few free slots wait for more, so that a claim is worth its statement.
+const LINGER: Duration = Duration::from_millis(3);
+
+/// Looks after the first empty lap, before the poll interval alone rules: a transaction that began before this worker slept, and
+/// commits now, found nobody to ring for.
+const RECHECKS: [Duration; 3] = [Duration::from_millis(25), Duration::from_millis(100), Duration::from_millis(400)];
+
+/// Day partitions are looked after this often.
+const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `workers.id`, unique among those that run.
+    pub name: String,
+    /// For people who look for it.
+    pub hostname: String,
+    /// Tries at a time.
+    pub concurrency: usize,
+    /// The longest sleep.
+    pub poll_interval: Duration,
+    /// What a lease has beyond the endpoint's timeout.
+    pub lease_margin: Duration,
+    /// After a stop signal, tries in flight may go on for this long.
+    pub grace: Duration,
+    /// When to end.
+    pub until: Until,
+    /// How to hear of new rows.
+    pub waking: Waking,
+}
+
+/// When a worker ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When it is told to.
+    Stopped,
+    /// When nothing is due and nothing in flight.
+    Drained,
+}
+
+/// How a worker hears of new rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waking {
+    /// By the doorbell, and by polling.
+    Doorbell,
+    /// By polling alone.
+    Poll,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Tries that delivered.
+    pub delivered: u64,
+    /// Tries that failed and are tried again.
+    pub failed: u64,
+    /// Tries that ended their delivery.
+    pub exhausted: u64,
+}
+
+/// Runs a worker until it is told to stop, or until it has drained what is due.
+///
+/// # Errors
+///
+/// Only before its first claim: [`Error::NoDatabase`], [`Error::NotPermitted`] and so on. Later ones are waited out.
+pub async fn run(options: Options, connector: &Connector, client: Client, stop: CancellationToken) -> Result<Summary, Error> {
+    let queue = Queue::new(connector)?;
+    let pid = i32::try_from(std::process::id()).unwrap_or_default();
+    queue.make_partitions(&[]).await?;
+    queue.arrive(&options.name, &options.hostname, pid).await?;
+
+    let wake = Arc::new(Notify::new());
+    let room_wanted = Arc::new(AtomicBool::new(false));
+    let tally = Arc::new(Tally::default());
+    let (reports, inbox) = unbounded_channel();
+    let recorder = Recorder {
+        queue: queue.clone(),
+        worker: options.name.clone(),
+        tally: Arc::clone(&tally),
+        room_wanted: Arc::clone(&room_wanted),
+        wake: Arc::clone(&wake),
+    };
+    let recorder = tokio::spawn(recorder.run(inbox));
+    let doorbell = (options.waking == Waking::Doorbell).then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
+
+    let mut worker = Worker {
+        slots: Arc::new(Semaphore::new(options.concurrency)),
+        tries: TaskTracker::new(),
+        cut: CancellationToken::new(),
+        endpoints: Endpoints::default(),
+        lap: Lap::default(),
+        options,
+        queue,
+        client,
+        pid,
+        reports,
+        wake,
+        room_wanted,
+    };
+    worker.serve(&stop).await;
+    if let Some(doorbell) = doorbell {
+        doorbell.abort();
+    }
+    worker.finish(recorder).await;
+    Ok(Summary {
+        delivered: tally.delivered.load(Ordering::Relaxed),
+        failed: tally.failed.load(Ordering::Relaxed),
+        exhausted: tally.exhausted.load(Ordering::Relaxed),
+    })
+}
+
+struct Worker {
+    options: Options,
+    queue: Queue,
+    client: Client,
+    pid: i32,
+    endpoints: Endpoints,
+    lap: Lap,
+    /// One for each try at a time, held until its result is written.
+    slots: Arc<Semaphore>,
+    tries: TaskTracker,
+    /// Ends the tries in flight, when the grace is over.
+    cut: CancellationToken,
+    reports: UnboundedSender<Held>,
+    /// A permit is stored when somebody rings while nobody waits, so no ring is lost between a claim and the sleep after it.
+    wake: Arc<Notify>,
+    room_wanted: Arc<AtomicBool>,
+}
+
+/// What a claim leads to.
+enum Round {
+    GoOn,
+    Rest { wake: Option<Duration>, rationed: bool },
+}
+
+impl Worker {
+    async fn serve(&mut self, stop: &CancellationToken) {
+        let mut backoff = Backoff::default();
+        let mut rests = 0;
+        let mut partitions_made = Moment::now();
+        loop {
+            let Some(room) = self.room(stop).await else { return };
+            if partitions_made.elapsed() > PARTITIONS_EVERY {
+                partitions_made = Moment::now();
+                if let Err(error) = self.queue.make_partitions(&[]).await {
+                    tracing::error!(error = %chain(&error), "could not make the day partitions of postrider.attempts ahead; within a week tries could not be recorded");
+                }
+            }
+            let nap = match self.claim(room).await {
+                Ok(Round::GoOn) => {
+                    backoff.reset();
+                    rests = 0;
+                    continue;
+                }
+                Ok(Round::Rest { wake, rationed }) => {
+                    backoff.reset();
+                    if self.options.until == Until::Drained && !rationed && self.is_idle() {
+                        return;
+                    }
+                    let nap = RECHECKS.get(rests).copied().unwrap_or(self.options.poll_interval);
+                    rests += 1;
+                    // The due time was rounded to a millisecond; a look that comes too early would find nothing.
+                    nap.min(self.options.poll_interval).min(wake.map_or(nap, |time| time + Duration::from_millis(1)))
+                }
+                Err(error) => {
+                    let wait = backoff.next();
+                    tracing::warn!(error = %chain(&error), retry_ms = wait.as_millis(), "cannot claim: the database does not answer as it should");
+                    self.return_after(wait, stop).await;
+                    continue;
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(nap) => {}
+            }
+        }
+    }
+
+    /// Waits for free slots and says how many there are; `None` when it is time to stop.
+    async fn room(&self, stop: &CancellationToken) -> Option<usize> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            free = self.slots.acquire() => drop(free),
+        }
+        let worth_it = u32::try_from(self.options.concurrency / 4).unwrap_or(u32::MAX).max(1);
+        tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it)).await.ok();
+        Some(self.slots.available_permits().max(1))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.available_permits() == self.options.concurrency
+    }
+
+    /// One claim, and a try for each delivery that it took.
+    async fn claim(&mut self, room: usize) -> Result<Round, Error> {
+        let asked = Moment::now();
+        let wanted = i32::try_from(room).unwrap_or(i32::MAX);
+        let mut claim = self
+            .queue
+            .claim(Ask {
+                cursor: self.lap.cursor(),
+                lanes: LANES,
+                wanted,
+                worker: &self.options.name,
+                margin: self.options.lease_margin,
+            })
+            .await?;
+        if claim.taken.len() + claim.lost.len() > room {
+            tracing::error!(asked = room, got = claim.taken.len(), "a claim took more deliveries than it was asked for");
+        }
+        for delivery in &claim.lost {
+            tracing::warn!(delivery, reason = "lost", "exhausted, will not be tried again");
+        }
+        let step = self.lap.advance(&walk(&claim, room));
+        let retired = self.retire(&claim).await?;
+        self.room_wanted.store(claim.capped, Ordering::Release);
+        let (wake, rationed) = (claim.wake, claim.rationed);
+        self.start(std::mem::take(&mut claim.taken), DatabaseTime::new(claim.claimed_at, asked)).await;
+        Ok(match step {
+            Step::Rest if !retired => Round::Rest { wake, rationed },
+            Step::Rest | Step::GoOn => Round::GoOn,
+        })
+    }
+
+    /// Starts a try for each; what cannot be started is given back.
+    async fn start(&mut self, taken: Vec<Taken>, claimed: DatabaseTime) {
+        if taken.is_empty() {
+            return;
+        }
+        if let Err(error) = self.endpoints.refresh(&self.queue, &taken).await {
+            tracing::warn!(error = %chain(&error), "cannot read endpoints: what was claimed is given back");
+        }
+        for Taken { delivery, lease, .. } in taken {
+            // There is a slot for each: no more was claimed than was free, and nobody else takes one.
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+                return;
+            };
+            let Some(endpoint) = self.endpoints.get(&delivery.endpoint) else {
+                let report = attempt::Report::GiveBack {
+                    delivery_id: delivery.id,
+                    claim_no: delivery.claim_no,
+                };
+                self.reports.send(Held { report, slot }).ok();
+                continue;
+            };
+            let job = Job {
+                delivery,
+                endpoint,
+                lease: Lease {
+                    length: lease,
+                    reserve: self.options.lease_margin / 4,
+                    claimed,
+                },
+            };
+            let (client, cut, reports) = (self.client.clone(), self.cut.clone(), self.reports.clone());
+            self.tries.spawn(async move {
+                let report = attempt::make(job, &client, &cut).await;
+                // The recorder outlives every try: it ends when the last sender is gone.
+                reports.send(Held { report, slot }).ok();
+            });
+        }
+    }
+
+    /// Ends open deliveries of disabled endpoints; whether there were any.
+    async fn retire(&self, claim: &Claim) -> Result<bool, Error> {
+        if claim.disabled.is_empty() {
+            return Ok(false);
+        }
+        let ended = self.queue.retire(&claim.disabled, RETIRE_BATCH).await?;
+        for (endpoint, deliveries) in &ended {
+            tracing::info!(endpoint, deliveries, reason = "endpoint_disabled", "ended open deliveries of a disabled endpoint");
+        }
+        Ok(!ended.is_empty())
+    }
+
+    /// After a failure: waits, and puts itself on the list of workers again, which may have been lost with a failover.
+    async fn return_after(&self, wait: Duration, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+        self.queue.arrive(&self.options.name, &self.options.hostname, self.pid).await.ok();
+    }
+
+    /// Lets tries in flight finish within the grace, cuts the rest, and writes everything.
+    async fn finish(self, recorder: JoinHandle<()>) {
+        self.tries.close();
+        let in_flight = self.tries.len();
+        if in_flight > 0 {
+            tracing::info!(in_flight, grace_s = self.options.grace.as_secs(), "stopping: no more claims, tries in flight may finish");
+        }
+        if tokio::time::timeout(self.options.grace, self.tries.wait()).await.is_err() {
+            tracing::warn!(in_flight = self.tries.len(), "the grace is over: tries in flight are cut and due again at once");
+            self.cut.cancel();
+            self.tries.wait().await;
+        }
+        drop(self.reports);
+        let patience = self.options.grace.max(Duration::from_secs(5));
+        if tokio::time::timeout(patience, recorder).await.is_err() {
+            tracing::error!("the database did not take the last results; their leases will run out, and they count as lost");
+        }
+        self.queue.leave(&self.options.name).await.ok();
+    }
+}
+
+fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
+    Walk {
+        end: claim.walk_end.as_deref(),
+        hops: claim.hops,
+        lanes: LANES,
+        taken: claim.taken.len() + claim.lost.len(),
+        last_served: claim.taken.iter().map(|one| one.delivery.endpoint.as_str()).max(),
+        wanted,
+    }
+}
+
+/// Keeps a session that listens; a lost one is made again, with a look at the queue right after it.
+async fn answer_doorbell(connector: Connector, wake: Arc<Notify>) {
+    let mut backoff = Backoff::default();
+    loop {
+        let heard = Moment::now();
+        let error = doorbell::listen(&connector, || wake.notify_one()).await;
+        if heard.elapsed() > Duration::from_secs(60) {
+            backoff.reset();
+        }
+        let wait = backoff.next();
+        tracing::warn!(error = %chain(&error), retry_ms = wait.as_millis(), "the doorbell is off, polling goes on");
+        tokio::time::sleep(wait).await;
+    }
+}
