@@ -103,7 +103,10 @@ pub fn run(cli: Cli) -> ExitCode {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(cli.command.run())
+        let outcome = runtime.block_on(cli.command.run());
+        // A name that is still being looked up would otherwise keep the process from ending.
+        runtime.shutdown_background();
+        outcome
     });
     outcome.unwrap_or_else(|error| exit::report(&error)).into()
 }

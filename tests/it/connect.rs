@@ -511,14 +511,11 @@ async fn a_connection_hands_over_notifications() {
     let reader = tokio::spawn(async move {
         loop {
             let message = std::future::poll_fn(|context| connection.poll_message(context)).await;
-            match message
+            let message = message
                 .expect("the session is alive")
-                .expect("the session is well")
-            {
-                tokio_postgres::AsyncMessage::Notification(heard) => {
-                    return heard.channel().to_owned();
-                }
-                _ => continue,
+                .expect("the session is well");
+            if let tokio_postgres::AsyncMessage::Notification(heard) = message {
+                return heard.channel().to_owned();
             }
         }
     });
