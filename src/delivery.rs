@@ -2,15 +2,16 @@
 //!
 //! Owns the shapes only. Nothing here reads a clock, a socket or a database.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::policy::Policy;
-use crate::signing::{Scheme, Secret};
+use crate::signing::{Scheme, SchemeError, Secret};
 
 /// One claimed delivery: the frozen event and the budget that is left for it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Delivery {
     /// `deliveries.id`.
     pub id: i64,
@@ -37,7 +38,7 @@ pub struct Delivery {
 }
 
 /// Where deliveries go and how: one row of `endpoints` with its policy and secrets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Endpoint {
     /// `endpoints.name`.
     pub name: String,
@@ -51,12 +52,31 @@ pub struct Endpoint {
     pub headers: Option<String>,
     /// Budget of one whole try: DNS, connect, TLS, headers and body.
     pub timeout: Duration,
-    /// How requests are signed.
-    pub scheme: Scheme,
-    /// What in its settings makes every request of it unbuildable, if anything.
-    pub fault: Option<String>,
+    /// How requests are signed, or why the setting makes no sense.
+    pub scheme: Result<Scheme, SchemeError>,
     /// Live secrets, newest first.
     pub secrets: Vec<Secret>,
     /// When a failed try is tried again.
     pub policy: Policy,
+}
+
+// No derive: bodies, headers and URLs hold what no log may show.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id)
+            .field("endpoint", &self.endpoint)
+            .field("event_id", &self.event_id)
+            .field("claim_no", &self.claim_no)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("name", &self.name)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
 }

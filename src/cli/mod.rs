@@ -10,11 +10,13 @@ use clap::{Parser, Subcommand};
 
 pub mod connection;
 pub mod exit;
+pub mod listen;
 mod log;
 
 mod completions;
 mod man;
 mod migrate;
+mod worker;
 mod sign;
 mod signature;
 mod verify;
@@ -51,6 +53,10 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Deliver what is due, until you stop it
+    Worker(worker::Args),
+    /// Receive webhooks on this machine: see them, verify them, fail them on purpose
+    Listen(listen::Args),
     /// Print the headers that sign a body
     Sign(sign::Args),
     /// Check the signature of a request that was received
@@ -67,6 +73,8 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Worker(args) => worker::run(args).await,
+            Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -77,12 +85,10 @@ impl Command {
     /// What is logged when neither `--log` nor `POSTRIDER_LOG` says. A long-running command tells what it does; the
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
-        match self {
-            Self::Migrate(_)
-            | Self::Sign(_)
-            | Self::Verify(_)
-            | Self::Completions(_)
-            | Self::Man(_) => log::WARNINGS,
+        if matches!(self, Self::Worker(_)) {
+            log::PROGRESS
+        } else {
+            log::WARNINGS
         }
     }
 }

@@ -6,8 +6,8 @@ use std::future::poll_fn;
 
 use tokio_postgres::AsyncMessage;
 
-use super::{Error, Unreachable};
 use super::connect::Connector;
+use super::{Error, Unreachable};
 
 /// Listens until the session ends, and says why it ended.
 ///
@@ -33,7 +33,7 @@ pub async fn listen(connector: &Connector, rung: impl Fn()) -> Error {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return error.into(),
                 None => return Error::NoDatabase {
-                    target: connector.display(),
+                    target: connector.display().to_owned(),
                     why: Unreachable::Lost,
                     cause: None,
                 },
