@@ -29,11 +29,11 @@ Start here:
   postrider worker            deliver what is due, until you stop it
   postrider send --help       put an event into the outbox by hand
 
-Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL, else libpq's PGHOST, PGUSER and so on,
-else the local server.
+Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL,
+else libpq's PGHOST, PGUSER and so on, else the local server.
 
-Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missing or of another version,
-5 not permitted.";
+Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database,
+4 schema missing or of another version, 5 not permitted.";
 
 /// Delivers webhooks out of PostgreSQL
 ///
@@ -41,7 +41,7 @@ Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missi
 /// on record.
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, after_help = START_HERE, arg_required_else_help = true)]
-#[command(subcommand_required = true, propagate_version = true)]
+#[command(subcommand_required = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -109,7 +109,10 @@ pub fn run(cli: Cli) -> ExitCode {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(cli.command.run())
+        let outcome = runtime.block_on(cli.command.run());
+        // A name that is still being looked up would otherwise keep the process from ending.
+        runtime.shutdown_background();
+        outcome
     });
     outcome.unwrap_or_else(|error| exit::report(&error)).into()
 }
