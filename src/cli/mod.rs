@@ -13,10 +13,18 @@ pub mod exit;
 mod log;
 
 mod completions;
+mod delivery;
+mod endpoint;
 mod man;
 mod migrate;
+mod output;
+mod refusal;
+mod replay;
+mod send;
 mod sign;
 mod signature;
+mod stats;
+mod value;
 mod verify;
 
 pub use exit::{Exit, Failure};
@@ -51,6 +59,16 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Add, list, show, pause, disable and test endpoints
+    Endpoint(endpoint::Args),
+    /// Put an event into the outbox by hand
+    Send(send::Args),
+    /// List, show and cancel deliveries
+    Delivery(delivery::Args),
+    /// Send finished deliveries again
+    Replay(replay::Args),
+    /// Show what happened lately and what waits now
+    Stats(stats::Args),
     /// Print the headers that sign a body
     Sign(sign::Args),
     /// Check the signature of a request that was received
@@ -67,6 +85,11 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Endpoint(args) => endpoint::run(args).await,
+            Self::Send(args) => send::run(args).await,
+            Self::Delivery(args) => delivery::run(args).await,
+            Self::Replay(args) => replay::run(args).await,
+            Self::Stats(args) => stats::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -79,6 +102,11 @@ impl Command {
     fn default_log(&self) -> &'static str {
         match self {
             Self::Migrate(_)
+            | Self::Endpoint(_)
+            | Self::Send(_)
+            | Self::Delivery(_)
+            | Self::Replay(_)
+            | Self::Stats(_)
             | Self::Sign(_)
             | Self::Verify(_)
             | Self::Completions(_)

@@ -14,6 +14,14 @@ use crate::harmless;
 /// Stands for a value that is not there.
 const NOTHING: &str = "-";
 
+/// Flatten this into the arguments of a command that has a result to read.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(super) struct Format {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
 /// Prints a value as JSON.
 pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value)?;

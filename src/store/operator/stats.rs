@@ -136,3 +136,13 @@ async fn backlog(client: &Client, endpoint: Option<&str>) -> Result<Backlog, Err
         workers_alive: row.try_get("workers_alive")?,
     })
 }
+
+/// Workers seen within the last minute.
+///
+/// # Errors
+///
+/// The database's.
+pub async fn workers_alive(client: &Client) -> Result<i64, Error> {
+    let row = the_row(client, include_str!("../../../sql/operator/workers_alive.sql"), &[]).await?;
+    Ok(row.try_get("workers_alive")?)
+}
