@@ -33,7 +33,7 @@ pub async fn listen(connector: &Connector, rung: impl Fn()) -> Error {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return error.into(),
                 None => return Error::NoDatabase {
-                    target: connector.display(),
+                    target: connector.display().to_owned(),
                     why: Unreachable::Lost,
                     cause: None,
                 },

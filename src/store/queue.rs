@@ -155,7 +155,7 @@ impl Queue {
         Ok(Self {
             claims: pool(2)?,
             records: pool(2)?,
-            target: connector.display(),
+            target: connector.display().to_owned(),
         })
     }
 
