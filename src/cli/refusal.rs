@@ -11,18 +11,7 @@ pub(super) fn explain(error: store::Error) -> anyhow::Error {
         return error.into();
     };
     let (exit, hint) = next_step(refusal.kind);
-    let mut what = match refusal.kind {
-        Refused::NoSuchEndpoint => "there is no such endpoint".to_owned(),
-        Refused::NoSuchPolicy => "there is no such retry policy".to_owned(),
-        Refused::EventIdTaken => "this endpoint has a delivery with this event id already".to_owned(),
-        Refused::NameTaken => "there is an endpoint of this name already".to_owned(),
-        Refused::NotJson => "the payload is not JSON".to_owned(),
-        Refused::NoSuchDelivery
-        | Refused::InFlight
-        | Refused::Finished
-        | Refused::EndpointDisabled
-        | Refused::Value => refusal.message,
-    };
+    let mut what = refusal.message;
     if let Some(detail) = refusal.detail {
         what.push_str(": ");
         what.push_str(detail.trim_end_matches('.'));

@@ -51,15 +51,33 @@ impl Error {
         };
         let said = cause.as_db_error()?;
         let kind = kind(said)?;
-        let message = match (kind, said.constraint()) {
-            // Constraints are named as sentences about their table.
-            (Refused::Value, Some(rule)) => format!("a rule of the table says: {}", rule.replace('_', " ")),
-            _ => said.message().to_owned(),
-        };
-        // A CHECK's detail quotes the whole row, headers and all.
-        let detail = if said.code().code() == "23514" { None } else { said.detail().map(str::to_owned) };
-        Some(Refusal { kind, message, detail })
+        Some(Refusal {
+            kind,
+            message: message(kind, said),
+            // A CHECK's detail quotes the whole row, headers and all.
+            detail: said.detail().filter(|_| said.constraint().is_none()).map(str::to_owned),
+        })
     }
+}
+
+fn message(kind: Refused, said: &DbError) -> String {
+    match (kind, said.constraint()) {
+        // Constraints are named as sentences about their table.
+        (Refused::Value, Some(rule)) => format!("a rule of the table says: {}", rule.replace('_', " ")),
+        (Refused::NotJson, _) => "the payload is not JSON".to_owned(),
+        (Refused::NoSuchEndpoint, Some(_)) => format!("there is no endpoint {}", key(said)),
+        (Refused::NoSuchPolicy, _) => format!("there is no retry policy {}", key(said)),
+        (Refused::EventIdTaken, _) => format!("there is a delivery with this event id already: {}", key(said)),
+        (Refused::NameTaken, _) => format!("there is an endpoint {} already", key(said)),
+        _ => said.message().to_owned(),
+    }
+}
+
+/// The values that a key constraint is about: `Key (endpoint)=(shop) is not present ...` in any language.
+fn key(said: &DbError) -> &str {
+    said.detail()
+        .and_then(|detail| detail.split_once(")=(")?.1.rsplit_once(')'))
+        .map_or("of this name", |(values, _)| values)
 }
 
 fn kind(said: &DbError) -> Option<Refused> {
