@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::policy::Policy;
-use crate::signing::{Scheme, Secret};
+use crate::signing::{Scheme, SchemeError, Secret};
 
 /// One claimed delivery: the frozen event and the budget that is left for it.
 #[derive(Clone, Debug)]
@@ -51,10 +51,8 @@ pub struct Endpoint {
     pub headers: Option<String>,
     /// Budget of one whole try: DNS, connect, TLS, headers and body.
     pub timeout: Duration,
-    /// How requests are signed.
-    pub scheme: Scheme,
-    /// What in its settings makes every request of it unbuildable, if anything.
-    pub fault: Option<String>,
+    /// How requests are signed, or why the setting makes no sense.
+    pub scheme: Result<Scheme, SchemeError>,
     /// Live secrets, newest first.
     pub secrets: Vec<Secret>,
     /// When a failed try is tried again.

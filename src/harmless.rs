@@ -94,7 +94,13 @@ mod tests {
 
     #[test]
     fn terminal_escapes_become_text() {
-        assert_eq!(line("a\u{1b}[31m\r\nb\u{9b}\u{202e}c\u{e9}"), "a\\u{1b}[31m\\r\\nb\\u{9b}\\u{202e}c\u{e9}");
-        assert_eq!(paragraph("{\n\t\"a\": \"\u{7f}\"\r\n}"), "{\n\t\"a\": \"\\u{7f}\"\\r\n}");
+        assert_eq!(
+            line("a\u{1b}[31m\r\nb\u{9b}\u{202e}c\u{e9}"),
+            "a\\u{1b}[31m\\r\\nb\\u{9b}\\u{202e}c\u{e9}"
+        );
+        assert_eq!(
+            paragraph("{\n\t\"a\": \"\u{7f}\"\r\n}"),
+            "{\n\t\"a\": \"\\u{7f}\"\\r\n}"
+        );
     }
 }

@@ -15,7 +15,7 @@
 //! | module | knows |
 //! |---|---|
 //! | [`delivery`], [`attempt`], [`reply`], [`policy`], [`signing`] | each other: the nouns, pure, no I/O, no clock |
-//! | [`harmless`] | nothing: what may be shown of somebody else's text |
+//! | [`harmless`] | nothing of ours: what may be shown of somebody else's text |
 //! | [`store`] | the nouns, [`harmless`]; alone names `tokio-postgres` |
 //! | [`outbound`] | the nouns; alone names `reqwest` |
 //! | [`worker`] | the nouns, [`store`], [`outbound`] |

@@ -1,5 +1,9 @@
 //! `postrider delivery`: what became of them.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "results, and what a page leaves out")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "results, and what a page leaves out"
+)]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,7 +22,15 @@ use crate::store::operator::endpoint;
 
 /// Why a delivery is exhausted, as the schema knows them.
 pub(super) const REASONS: [&str; 9] = [
-    "retries_used", "rejected", "gone", "unbuildable", "blocked", "endpoint_disabled", "cancelled", "deadline", "lost",
+    "retries_used",
+    "rejected",
+    "gone",
+    "unbuildable",
+    "blocked",
+    "endpoint_disabled",
+    "cancelled",
+    "deadline",
+    "lost",
 ];
 /// Characters of a payload that are shown without `--full`.
 const SOME: i32 = 1000;
@@ -97,7 +109,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Action::List(list) => run_list(&client, list).await,
         Action::Show(show) => run_show(&client, &show).await,
         Action::Cancel { ids } => {
-            let words = Words { done: "cancelled", nothing_to_do: "was cancelled before" };
+            let words = Words {
+                done: "cancelled",
+                nothing_to_do: "was cancelled before",
+            };
             refusal::each(&ids, &words, async |id| delivery::cancel(&client, id).await).await
         }
     }
@@ -121,7 +136,16 @@ async fn run_list(client: &Client, args: ListArgs) -> anyhow::Result<Exit> {
         output::json(&listed)?;
         return Ok(Exit::Done);
     }
-    let headings = ["id", "endpoint", "event type", "event id", "state", "tries", "next try", "newest try"];
+    let headings = [
+        "id",
+        "endpoint",
+        "event type",
+        "event id",
+        "state",
+        "tries",
+        "next try",
+        "newest try",
+    ];
     output::table(&headings, listed.iter().map(line));
     let full_page = i64::try_from(listed.len()) == Ok(args.limit);
     if let (true, Some(oldest)) = (full_page, listed.last()) {
@@ -160,7 +184,10 @@ async fn run_show(client: &Client, args: &ShowArgs) -> anyhow::Result<Exit> {
     let delivery = which(client, &args.which, (!all).then_some(SOME)).await?;
     let attempts = delivery::attempts(client, delivery.summary.id).await?;
     if args.format.json {
-        output::json(&Whole { delivery: &delivery, attempts: &attempts })?;
+        output::json(&Whole {
+            delivery: &delivery,
+            attempts: &attempts,
+        })?;
         return Ok(Exit::Done);
     }
     output::details(&properties(&delivery));
@@ -189,13 +216,23 @@ async fn which(client: &Client, text: &str, most: Option<i32>) -> anyhow::Result
         return Ok(found);
     }
     if found.is_empty() {
-        let hint = "find it with `postrider delivery list`; finished deliveries may have been pruned";
-        return Err(Failure::new(Exit::Failures, format!("there is no delivery {text}"), hint).into());
+        let hint =
+            "find it with `postrider delivery list`; finished deliveries may have been pruned";
+        return Err(
+            Failure::new(Exit::Failures, format!("there is no delivery {text}"), hint).into(),
+        );
     }
-    let ids: Vec<String> =
-        found.iter().map(|(id, endpoint)| format!("{id} ({})", harmless::line(endpoint))).collect();
+    let ids: Vec<String> = found
+        .iter()
+        .map(|(id, endpoint)| format!("{id} ({})", harmless::line(endpoint)))
+        .collect();
     let what = format!("several endpoints have a delivery with the event id {text}");
-    Err(Failure::new(Exit::Failures, what, format!("name one by its id: {}", ids.join(", "))).into())
+    Err(Failure::new(
+        Exit::Failures,
+        what,
+        format!("name one by its id: {}", ids.join(", ")),
+    )
+    .into())
 }
 
 fn properties(delivery: &Delivery) -> Vec<(&'static str, Option<String>)> {
@@ -210,16 +247,28 @@ fn properties(delivery: &Delivery) -> Vec<(&'static str, Option<String>)> {
         ("status", Some(summary.status.clone())),
         ("reason", summary.exhausted_reason.clone()),
         ("tries", Some(summary.attempt_count.to_string())),
-        ("max retries", delivery.max_retries.map(|own| format!("{own} (its own)"))),
-        ("replayed after try", (delivery.budget_from > 0).then(|| delivery.budget_from.to_string())),
+        (
+            "max retries",
+            delivery.max_retries.map(|own| format!("{own} (its own)")),
+        ),
+        (
+            "replayed after try",
+            (delivery.budget_from > 0).then(|| delivery.budget_from.to_string()),
+        ),
         ("queued at", Some(summary.created_at.clone())),
         ("next try at", summary.next_retry.clone()),
         ("lease until", delivery.lease_expires_at.clone()),
         ("leased by", delivery.leased_by.clone()),
         ("finished at", summary.finished_at.clone()),
-        ("newest status", summary.last_status_code.map(|status| status.to_string())),
+        (
+            "newest status",
+            summary.last_status_code.map(|status| status.to_string()),
+        ),
         ("newest error", summary.last_error.clone()),
-        ("headers", (!names.is_empty()).then(|| format!("{} (values not shown)", names.join(", ")))),
+        (
+            "headers",
+            (!names.is_empty()).then(|| format!("{} (values not shown)", names.join(", "))),
+        ),
     ]
 }
 
@@ -247,7 +296,16 @@ fn bytes_as_text(bytes: &[u8]) -> String {
 
 /// The tries as a table.
 pub(super) fn print_attempts(attempts: &[Attempt]) {
-    let headings = ["try", "started at", "took", "outcome", "status", "error", "worker", "decided"];
+    let headings = [
+        "try",
+        "started at",
+        "took",
+        "outcome",
+        "status",
+        "error",
+        "worker",
+        "decided",
+    ];
     output::table(
         &headings,
         attempts.iter().map(|attempt| {
@@ -283,10 +341,26 @@ fn print_exchanges(attempts: &[Attempt]) {
         println!("\ntry {}", attempt.attempt_no);
         output::details(&[
             ("address", attempt.remote_addr.clone()),
-            ("request headers", attempt.request_headers.as_ref().map(|headers| headers.get().to_owned())),
-            ("response headers", attempt.response_headers.as_ref().map(|headers| headers.get().to_owned())),
+            (
+                "request headers",
+                attempt
+                    .request_headers
+                    .as_ref()
+                    .map(|headers| headers.get().to_owned()),
+            ),
+            (
+                "response headers",
+                attempt
+                    .response_headers
+                    .as_ref()
+                    .map(|headers| headers.get().to_owned()),
+            ),
         ]);
-        if let Some(body) = attempt.response_body.as_ref().filter(|body| !body.is_empty()) {
+        if let Some(body) = attempt
+            .response_body
+            .as_ref()
+            .filter(|body| !body.is_empty())
+        {
             println!("{}", bytes_as_text(body));
         }
         if attempt.response_truncated {

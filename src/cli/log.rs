@@ -7,6 +7,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 
+/// The level of commands that work on and on.
+pub(super) const PROGRESS: &str = "info";
+
 /// The level of commands that speak by their output.
 pub(super) const WARNINGS: &str = "warn";
 

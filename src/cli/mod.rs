@@ -26,6 +26,7 @@ mod signature;
 mod stats;
 mod value;
 mod verify;
+mod worker;
 
 pub use exit::{Exit, Failure};
 
@@ -73,6 +74,8 @@ enum Command {
     Sign(sign::Args),
     /// Check the signature of a request that was received
     Verify(verify::Args),
+    /// Deliver what is due, until you stop it
+    Worker(worker::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -90,6 +93,7 @@ impl Command {
             Self::Delivery(args) => delivery::run(args).await,
             Self::Replay(args) => replay::run(args).await,
             Self::Stats(args) => stats::run(args).await,
+            Self::Worker(args) => worker::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -101,6 +105,7 @@ impl Command {
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
         match self {
+            Self::Worker(_) => log::PROGRESS,
             Self::Migrate(_)
             | Self::Endpoint(_)
             | Self::Send(_)

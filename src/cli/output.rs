@@ -64,7 +64,11 @@ pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String
 
 /// Prints one thing, a line for each of its properties. Those that are not there are left out.
 pub(super) fn details(properties: &[(&str, Option<String>)]) {
-    let width = properties.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+    let width = properties
+        .iter()
+        .map(|(name, _)| name.len())
+        .max()
+        .unwrap_or_default();
     for (name, value) in properties {
         if let Some(value) = value {
             println!("{name:width$}  {}", harmless::line(value));

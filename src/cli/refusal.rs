@@ -1,5 +1,9 @@
 //! From a refusal of the schema to what the user can do about it.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "says what became of each id")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "says what became of each id"
+)]
 
 use super::{Exit, Failure};
 use crate::harmless;
@@ -82,7 +86,9 @@ pub(super) async fn each(
             Ok(true) => println!("delivery {id}: {}", words.done),
             Ok(false) => println!("delivery {id}: {}", words.nothing_to_do),
             // Anything but a refusal of this one would happen to all the others too.
-            Err(error) if ids.len() == 1 || error.refusal().is_none() => return Err(explain(error)),
+            Err(error) if ids.len() == 1 || error.refusal().is_none() => {
+                return Err(explain(error));
+            }
             Err(error) => {
                 refused += 1;
                 eprintln!("delivery {id}: not {}: {}", words.done, explain(error));
@@ -92,12 +98,26 @@ pub(super) async fn each(
     if refused == 0 {
         return Ok(Exit::Done);
     }
-    let what = format!("{refused} of {} deliveries were not {}", ids.len(), words.done);
-    Err(Failure::new(Exit::Failures, what, "the lines above say why; `postrider delivery show ID` says more").into())
+    let what = format!(
+        "{refused} of {} deliveries were not {}",
+        ids.len(),
+        words.done
+    );
+    Err(Failure::new(
+        Exit::Failures,
+        what,
+        "the lines above say why; `postrider delivery show ID` says more",
+    )
+    .into())
 }
 
 /// The failure of a name that no endpoint has.
 pub(super) fn no_such_endpoint(name: &str) -> anyhow::Error {
     let (exit, hint) = next_step(Refused::NoSuchEndpoint);
-    Failure::new(exit, format!("there is no endpoint {}", harmless::line(name)), hint).into()
+    Failure::new(
+        exit,
+        format!("there is no endpoint {}", harmless::line(name)),
+        hint,
+    )
+    .into()
 }

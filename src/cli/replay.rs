@@ -1,5 +1,9 @@
 //! `postrider replay`: finished deliveries sent again.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "counts, a question, and what was done")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "counts, a question, and what was done"
+)]
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -56,11 +60,16 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let client = args.connect.client().await?;
     if !args.ids.is_empty() {
-        let words = Words { done: "queued again", nothing_to_do: "is open anyway" };
+        let words = Words {
+            done: "queued again",
+            nothing_to_do: "is open anyway",
+        };
         return refusal::each(&args.ids, &words, async |id| replay::one(&client, id).await).await;
     }
     let selection = select(&client, &args).await?;
-    let total = args.limit.map_or(selection.matching, |limit| limit.min(selection.matching));
+    let total = args
+        .limit
+        .map_or(selection.matching, |limit| limit.min(selection.matching));
     announce(&selection, total);
     if total == 0 || args.dry_run {
         return Ok(Exit::Done);
@@ -74,15 +83,26 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     if replayed == total {
         return Ok(Exit::Done);
     }
-    let what = format!("{} of {total} were not replayed: somebody else holds them or was faster", total - replayed);
-    Err(Failure::new(Exit::Failures, what, "run it again; what is queued already is left alone").into())
+    let what = format!(
+        "{} of {total} were not replayed: somebody else holds them or was faster",
+        total - replayed
+    );
+    Err(Failure::new(
+        Exit::Failures,
+        what,
+        "run it again; what is queued already is left alone",
+    )
+    .into())
 }
 
 async fn select(client: &Client, args: &Args) -> anyhow::Result<Selection> {
     let filter = Filter {
         endpoint: args.endpoint.clone(),
         reason: args.reason.clone(),
-        status: args.status.clone().unwrap_or_else(|| "exhausted".to_owned()),
+        status: args
+            .status
+            .clone()
+            .unwrap_or_else(|| "exhausted".to_owned()),
         since: args.since.clone(),
         until: args.until.clone(),
     };
@@ -122,7 +142,8 @@ fn confirmed() -> anyhow::Result<bool> {
 }
 
 async fn in_batches(client: &Client, selection: &Selection, total: i64) -> anyhow::Result<i64> {
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len}, {eta} left").expect("a fixed template");
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len}, {eta} left")
+        .expect("a fixed template");
     // Draws on stderr, and only when that is a terminal.
     let bar = ProgressBar::new(total.unsigned_abs()).with_style(style);
     let mut replayed = 0;
@@ -133,7 +154,9 @@ async fn in_batches(client: &Client, selection: &Selection, total: i64) -> anyho
             Ok(some) => replayed += some,
             Err(error) => {
                 bar.abandon();
-                return Err(explain(error).context(format!("{replayed} of {total} were queued again before it failed")));
+                return Err(explain(error).context(format!(
+                    "{replayed} of {total} were queued again before it failed"
+                )));
             }
         }
         bar.set_position(replayed.unsigned_abs());

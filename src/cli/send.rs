@@ -1,5 +1,9 @@
 //! `postrider send`: an event put into the outbox by hand.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "says what was queued, and what will keep it waiting")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "says what was queued, and what will keep it waiting"
+)]
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -54,7 +58,9 @@ pub(super) struct Args {
 impl std::fmt::Debug for Args {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Payload and headers are nobody's business.
-        f.debug_struct("Args").field("endpoint", &self.endpoint).finish_non_exhaustive()
+        f.debug_struct("Args")
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,7 +72,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     if format.json {
         output::json(&queued)?;
     } else {
-        println!("queued delivery {}, event id {}", queued.id, harmless::line(&queued.event_id));
+        println!(
+            "queued delivery {}, event id {}",
+            queued.id,
+            harmless::line(&queued.event_id)
+        );
     }
     say_what_keeps_it_waiting(&new.endpoint, &queued);
     Ok(Exit::Done)
@@ -103,7 +113,10 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
         File::open(path).and_then(|mut file| file.read_to_end(&mut bytes))
     };
     read.map_err(|error| {
-        let what = format!("cannot read {}: {error}", harmless::line(&path.to_string_lossy()));
+        let what = format!(
+            "cannot read {}: {error}",
+            harmless::line(&path.to_string_lossy())
+        );
         Failure::usage(what, "name a file that can be read, or - for stdin")
     })?;
     Ok(bytes)
@@ -123,7 +136,9 @@ fn say_what_keeps_it_waiting(endpoint: &str, queued: &Queued) {
     if !queued.enabled {
         eprintln!("note: endpoint {endpoint} is disabled, so it will end as endpoint_disabled");
     } else if queued.paused {
-        eprintln!("note: endpoint {endpoint} is paused; `postrider endpoint resume {endpoint}` lets it go");
+        eprintln!(
+            "note: endpoint {endpoint} is paused; `postrider endpoint resume {endpoint}` lets it go"
+        );
     } else if queued.later {
         eprintln!("note: it is due at {}", queued.next_retry);
     } else if !queued.worker_runs {

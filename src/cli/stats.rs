@@ -25,7 +25,11 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     // A year; attempts are not kept for longer.
     if !(args.hours > 0.0 && args.hours <= 8784.0) {
-        return Err(Failure::usage("--hours must be above 0 and at most 8784", "for example --hours 24").into());
+        return Err(Failure::usage(
+            "--hours must be above 0 and at most 8784",
+            "for example --hours 24",
+        )
+        .into());
     }
     let client = args.connect.client().await?;
     if let Some(name) = &args.endpoint
@@ -47,19 +51,40 @@ fn print(stats: &Stats) {
     output::details(&[
         ("due now", Some(backlog.due.to_string())),
         ("oldest due", backlog.oldest_due.clone()),
-        ("it waits since", backlog.oldest_due_seconds.map(|age| format!("{age} s"))),
+        (
+            "it waits since",
+            backlog.oldest_due_seconds.map(|age| format!("{age} s")),
+        ),
         ("workers alive", Some(backlog.workers_alive.to_string())),
     ]);
-    let of = if stats.deliveries_cut { format!(", among the newest {NEWEST}") } else { String::new() };
+    let of = if stats.deliveries_cut {
+        format!(", among the newest {NEWEST}")
+    } else {
+        String::new()
+    };
     println!("\nDeliveries queued in the last {} hours{of}:", stats.hours);
     output::table(
         &["status", "reason", "count"],
         stats.deliveries.iter().map(|count| {
-            vec![count.status.clone(), cell(count.exhausted_reason.as_ref()), count.count.to_string()]
+            vec![
+                count.status.clone(),
+                cell(count.exhausted_reason.as_ref()),
+                count.count.to_string(),
+            ]
         }),
     );
     println!("\nTries made in the last {} hours:", stats.hours);
-    let headings = ["endpoint", "tries", "delivered", "percent", "events", "at once", "by now", "p50 ms", "p95 ms"];
+    let headings = [
+        "endpoint",
+        "tries",
+        "delivered",
+        "percent",
+        "events",
+        "at once",
+        "by now",
+        "p50 ms",
+        "p95 ms",
+    ];
     output::table(
         &headings,
         stats.endpoints.iter().map(|rate| {

@@ -59,10 +59,14 @@ fn header(line: &str) -> Result<(&str, &str), Failure> {
         .ok_or_else(|| wrong("a --header has no colon".to_owned()))?;
     let (name, value) = (name.trim(), value.trim());
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
-        return Err(wrong("a --header has a name that HTTP does not allow".to_owned()));
+        return Err(wrong(
+            "a --header has a name that HTTP does not allow".to_owned(),
+        ));
     }
     if http::HeaderValue::from_str(value).is_err() {
-        return Err(wrong(format!("the value of the header {name} has characters that HTTP does not allow")));
+        return Err(wrong(format!(
+            "the value of the header {name} has characters that HTTP does not allow"
+        )));
     }
     Ok((name, value))
 }
@@ -73,20 +77,30 @@ mod tests {
 
     #[test]
     fn headers_become_an_object_of_strings_in_the_order_given() {
-        let object = headers(&["X-B: 1".to_owned(), "x-a:  \"two\" ".to_owned()]).expect("both are headers");
+        let object =
+            headers(&["X-B: 1".to_owned(), "x-a:  \"two\" ".to_owned()]).expect("both are headers");
 
-        assert_eq!(object.as_deref(), Some(r#"{"X-B":"1","x-a":"\"two\""}"#).map(sorted).as_deref());
+        assert_eq!(
+            object.as_deref(),
+            Some(r#"{"X-B":"1","x-a":"\"two\""}"#)
+                .map(sorted)
+                .as_deref()
+        );
     }
 
     /// `serde_json` may keep its maps sorted.
     fn sorted(text: &str) -> String {
-        serde_json::from_str::<Value>(text).expect("an object").to_string()
+        serde_json::from_str::<Value>(text)
+            .expect("an object")
+            .to_string()
     }
 
     #[test]
     fn a_header_that_cannot_be_sent_is_refused_without_its_value() {
         for line in ["s3cret", "X Y: s3cret", "X: s3cret\r\nY: 1", ": s3cret"] {
-            let refused = headers(&[line.to_owned()]).expect_err("cannot be sent").to_string();
+            let refused = headers(&[line.to_owned()])
+                .expect_err("cannot be sent")
+                .to_string();
 
             assert!(!refused.contains("s3cret"), "{refused}");
         }
@@ -95,7 +109,10 @@ mod tests {
 
     #[test]
     fn a_moment_has_an_offset() {
-        assert_eq!(moment("2030-01-31T08:00:00+02:00").as_deref(), Ok("2030-01-31T08:00:00+02:00"));
+        assert_eq!(
+            moment("2030-01-31T08:00:00+02:00").as_deref(),
+            Ok("2030-01-31T08:00:00+02:00")
+        );
         for text in ["2030-01-31T08:00:00", "tomorrow", "infinity", ""] {
             assert!(moment(text).is_err(), "{text}");
         }

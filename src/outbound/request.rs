@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use url::Url;
 
 use crate::delivery::{Delivery, Endpoint};
-use crate::signing::{self, SignError};
+use crate::signing::{self, SchemeError, SignError};
 
 use super::headers;
 
@@ -91,6 +91,9 @@ pub enum Unbuildable {
         /// As the user wrote it.
         content_type: String,
     },
+    /// The endpoint's signature scheme or header makes no sense.
+    #[error("the request cannot be signed: {0}")]
+    SignatureScheme(#[from] SchemeError),
     /// No signature can be made.
     #[error("the request cannot be signed: {0}")]
     Sign(#[from] SignError),
@@ -262,7 +265,7 @@ fn signature(
     timestamp: i64,
 ) -> Result<Vec<(HeaderName, HeaderValue)>, Unbuildable> {
     let mut signed = signing::sign(
-        &endpoint.scheme,
+        endpoint.scheme.as_ref().map_err(Clone::clone)?,
         &delivery.event_id,
         timestamp,
         &delivery.body,
@@ -306,7 +309,7 @@ mod tests {
             method: "POST".into(),
             headers: None,
             timeout: Duration::from_secs(15),
-            scheme: Scheme::Standard,
+            scheme: Ok(Scheme::Standard),
             secrets: secrets(),
             policy: policy(),
         }
@@ -501,7 +504,7 @@ mod tests {
             ),
         ] {
             let endpoint = Endpoint {
-                scheme,
+                scheme: Ok(scheme),
                 ..endpoint("http://host")
             };
             let headers = Some(serde_json::json!({ name: "forged" }).to_string());

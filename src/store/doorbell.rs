@@ -6,8 +6,8 @@ use std::future::poll_fn;
 
 use tokio_postgres::AsyncMessage;
 
-use super::{Error, Unreachable};
 use super::connect::Connector;
+use super::{Error, Unreachable};
 
 /// Listens until the session ends, and says why it ended.
 ///

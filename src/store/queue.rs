@@ -55,7 +55,14 @@ macro_rules! statement {
 
 /// Every statement that a worker sends.
 pub static STATEMENTS: [&Statement; 8] = [
-    &CLAIM, &RECORD, &RELEASE, &RETIRE, &ENDPOINTS, &ARRIVE, &LEAVE, &PARTITIONS,
+    &CLAIM,
+    &RECORD,
+    &RELEASE,
+    &RETIRE,
+    &ENDPOINTS,
+    &ARRIVE,
+    &LEAVE,
+    &PARTITIONS,
 ];
 
 static CLAIM: Statement = statement!("claim", [TEXT, INT4, INT4, TEXT, INT8]);
@@ -183,8 +190,12 @@ impl Queue {
     /// [`Error::is_data_error`] when a value is at fault: halve the batch. Otherwise send it again later.
     pub async fn record(&self, worker: &str, attempts: &[Attempt]) -> Result<Vec<i64>, Error> {
         let batch = Batch::from(attempts);
-        let rows = self.run(&self.records, &RECORD, &batch.params(&worker)).await?;
-        rows.iter().map(|row| Ok(row.try_get("delivery_id")?)).collect()
+        let rows = self
+            .run(&self.records, &RECORD, &batch.params(&worker))
+            .await?;
+        rows.iter()
+            .map(|row| Ok(row.try_get("delivery_id")?))
+            .collect()
     }
 
     /// Gives claims back unsent; returns the ids of those that were still ours.
@@ -194,8 +205,12 @@ impl Queue {
     /// Any of the store; the leases then run out.
     pub async fn release(&self, claims: &[(i64, i64)]) -> Result<Vec<i64>, Error> {
         let (ids, claim_nos): (Vec<i64>, Vec<i64>) = claims.iter().copied().unzip();
-        let rows = self.run(&self.records, &RELEASE, &[&ids, &claim_nos]).await?;
-        rows.iter().map(|row| Ok(row.try_get("delivery_id")?)).collect()
+        let rows = self
+            .run(&self.records, &RELEASE, &[&ids, &claim_nos])
+            .await?;
+        rows.iter()
+            .map(|row| Ok(row.try_get("delivery_id")?))
+            .collect()
     }
 
     /// Ends open deliveries of disabled endpoints, at most `limit`; returns how many for each endpoint.
@@ -203,8 +218,14 @@ impl Queue {
     /// # Errors
     ///
     /// Any of the store.
-    pub async fn retire(&self, endpoints: &[String], limit: i32) -> Result<Vec<(String, i64)>, Error> {
-        let rows = self.run(&self.claims, &RETIRE, &[&endpoints, &limit]).await?;
+    pub async fn retire(
+        &self,
+        endpoints: &[String],
+        limit: i32,
+    ) -> Result<Vec<(String, i64)>, Error> {
+        let rows = self
+            .run(&self.claims, &RETIRE, &[&endpoints, &limit])
+            .await?;
         rows.iter()
             .map(|row| Ok((row.try_get("endpoint")?, row.try_get("ended")?)))
             .collect()
@@ -249,7 +270,9 @@ impl Queue {
     pub async fn make_partitions(&self, attempts: &[Attempt]) -> Result<i32, Error> {
         let first = attempts.iter().map(|attempt| attempt.started_at).min();
         let last = attempts.iter().map(|attempt| attempt.started_at).max();
-        let rows = self.run(&self.claims, &PARTITIONS, &[&first, &last]).await?;
+        let rows = self
+            .run(&self.claims, &PARTITIONS, &[&first, &last])
+            .await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get("made")?))
     }
 
@@ -261,7 +284,9 @@ impl Queue {
     ) -> Result<Vec<Row>, Error> {
         let client = pool.get().await?;
         let work = async {
-            let prepared = client.prepare_typed_cached(statement.sql, statement.types).await?;
+            let prepared = client
+                .prepare_typed_cached(statement.sql, statement.types)
+                .await?;
             client.query(&prepared, params).await
         };
         let outcome = match tokio::time::timeout(STATEMENT_LIMIT, work).await {
@@ -276,7 +301,9 @@ impl Queue {
 }
 
 fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
-    let first = rows.first().expect("a claim always returns where its walk ended");
+    let first = rows
+        .first()
+        .expect("a claim always returns where its walk ended");
     let wake_ms: Option<i64> = first.try_get("wake_ms")?;
     let mut claim = Claim {
         walk_end: first.try_get("walk_end")?,
@@ -308,7 +335,10 @@ fn read_taken(id: i64, row: &Row) -> Result<Taken, Error> {
         Some(json) => (Bytes::copy_from_slice(json.as_bytes()), "application/json"),
         None => {
             let bytes: Option<&[u8]> = row.try_get("body")?;
-            (Bytes::copy_from_slice(bytes.unwrap_or_default()), "application/octet-stream")
+            (
+                Bytes::copy_from_slice(bytes.unwrap_or_default()),
+                "application/octet-stream",
+            )
         }
     };
     let content_type: Option<String> = row.try_get("content_type")?;
@@ -335,8 +365,7 @@ fn read_endpoint(row: &Row) -> Result<Loaded, Error> {
     let mut faults = Vec::new();
     let scheme_name: &str = row.try_get("signature_scheme")?;
     let scheme = Scheme::parse(scheme_name, row.try_get("signature_header")?);
-    let fault = scheme.as_ref().err().map(ToString::to_string);
-    faults.extend(fault.clone());
+    faults.extend(scheme.as_ref().err().map(ToString::to_string));
     let texts: Vec<String> = row.try_get("secrets")?;
     let mut secrets = Vec::with_capacity(texts.len());
     for text in &texts {
@@ -359,8 +388,7 @@ fn read_endpoint(row: &Row) -> Result<Loaded, Error> {
         method: row.try_get("method")?,
         headers: row.try_get("headers")?,
         timeout: duration(row.try_get("timeout_ms")?),
-        scheme: scheme.unwrap_or(Scheme::None),
-        fault,
+        scheme,
         secrets,
         policy: Policy {
             schedule: read_schedule(row)?,
@@ -431,17 +459,27 @@ impl<'a> Batch<'a> {
             batch.delays_ms.push(delay);
             batch.endpoints.push(&attempt.endpoint);
             batch.started_ats.push(attempt.started_at);
-            batch.durations_ms.push(i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX));
+            batch
+                .durations_ms
+                .push(i32::try_from(attempt.duration.as_millis()).unwrap_or(i32::MAX));
             batch.outcomes.push(attempt.outcome.as_str());
             batch.status_codes.push(attempt.status_code.map(i32::from));
             batch.error_kinds.push(attempt.error_kind);
-            batch.errors.push(attempt.error.as_deref().map(text::storable));
-            batch.request_headers.push(text::request_headers(&attempt.request_headers));
+            batch
+                .errors
+                .push(attempt.error.as_deref().map(text::storable));
+            batch
+                .request_headers
+                .push(text::request_headers(&attempt.request_headers));
             let answered = attempt.response_body.is_some();
-            batch.response_headers.push(answered.then(|| text::response_headers(&attempt.response_headers)));
+            batch
+                .response_headers
+                .push(answered.then(|| text::response_headers(&attempt.response_headers)));
             batch.response_bodies.push(attempt.response_body.as_deref());
             batch.truncations.push(attempt.response_truncated);
-            batch.remote_addrs.push(attempt.remote_addr.map(|addr| addr.to_string()));
+            batch
+                .remote_addrs
+                .push(attempt.remote_addr.map(|addr| addr.to_string()));
         }
         batch
     }

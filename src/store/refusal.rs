@@ -55,7 +55,10 @@ impl Error {
             kind,
             message: message(kind, said),
             // A CHECK's detail quotes the whole row, headers and all.
-            detail: said.detail().filter(|_| said.constraint().is_none()).map(str::to_owned),
+            detail: said
+                .detail()
+                .filter(|_| said.constraint().is_none())
+                .map(str::to_owned),
         })
     }
 }
@@ -63,11 +66,16 @@ impl Error {
 fn message(kind: Refused, said: &DbError) -> String {
     match (kind, said.constraint()) {
         // Constraints are named as sentences about their table.
-        (Refused::Value, Some(rule)) => format!("a rule of the table says: {}", rule.replace('_', " ")),
+        (Refused::Value, Some(rule)) => {
+            format!("a rule of the table says: {}", rule.replace('_', " "))
+        }
         (Refused::NotJson, _) => "the payload is not JSON".to_owned(),
         (Refused::NoSuchEndpoint, Some(_)) => format!("there is no endpoint {}", key(said)),
         (Refused::NoSuchPolicy, _) => format!("there is no retry policy {}", key(said)),
-        (Refused::EventIdTaken, _) => format!("there is a delivery with this event id already: {}", key(said)),
+        (Refused::EventIdTaken, _) => format!(
+            "there is a delivery with this event id already: {}",
+            key(said)
+        ),
         (Refused::NameTaken, _) => format!("there is an endpoint {} already", key(said)),
         _ => said.message().to_owned(),
     }

@@ -6,7 +6,7 @@
 const ERROR_CAP: usize = 2000;
 
 /// The same text without NUL, cut between characters.
-pub fn storable(text: &str) -> String {
+pub(super) fn storable(text: &str) -> String {
     let mut kept: String = text.replace('\0', "\u{fffd}");
     if kept.len() > ERROR_CAP {
         kept.truncate(kept.floor_char_boundary(ERROR_CAP));
@@ -16,17 +16,27 @@ pub fn storable(text: &str) -> String {
 }
 
 /// `[[name, value], ...]` of what was sent.
-pub fn request_headers(headers: &[(String, String)]) -> String {
-    pairs(headers.iter().map(|(name, value)| (name.as_str(), value.replace('\0', "\u{fffd}"))))
+pub(super) fn request_headers(headers: &[(String, String)]) -> String {
+    pairs(
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.replace('\0', "\u{fffd}"))),
+    )
 }
 
 /// `[[name, value], ...]` of what came back; a byte that is not UTF-8 becomes `\xNN`.
-pub fn response_headers(headers: &[(String, Vec<u8>)]) -> String {
-    pairs(headers.iter().map(|(name, value)| (name.as_str(), readable(value))))
+pub(super) fn response_headers(headers: &[(String, Vec<u8>)]) -> String {
+    pairs(
+        headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), readable(value))),
+    )
 }
 
 fn pairs<'a>(headers: impl Iterator<Item = (&'a str, String)>) -> String {
-    let list: Vec<[String; 2]> = headers.map(|(name, value)| [name.to_owned(), value]).collect();
+    let list: Vec<[String; 2]> = headers
+        .map(|(name, value)| [name.to_owned(), value])
+        .collect();
     serde_json::to_string(&list).expect("a list of strings has a JSON form")
 }
 

@@ -48,10 +48,7 @@ pub(super) enum Report {
     /// A try was made.
     Attempt(Box<Attempt>),
     /// Nothing was sent; somebody else may.
-    GiveBack {
-        delivery_id: i64,
-        claim_no: i64,
-    },
+    GiveBack { delivery_id: i64, claim_no: i64 },
 }
 
 /// Makes one physical try. `cut` ends it unanswered, when the worker has to stop.
@@ -67,7 +64,9 @@ pub(super) async fn make(job: Job, client: &Client, cut: &CancellationToken) -> 
     let request = match outbound::build(&job.endpoint, &job.delivery, started_at.timestamp()) {
         Ok(request) => request,
         Err(cause) => {
-            let verdict = Verdict::Unbuildable { error: cause.to_string() };
+            let verdict = Verdict::Unbuildable {
+                error: cause.to_string(),
+            };
             return report(&job, started_at, began.elapsed(), None, None, verdict);
         }
     };
@@ -75,8 +74,19 @@ pub(super) async fn make(job: Job, client: &Client, cut: &CancellationToken) -> 
         reply = client.send(&request) => reply,
         () = cut.cancelled() => return cut_off(&job, started_at, began.elapsed(), &request),
     };
-    let verdict = judge(&reply, &job.endpoint.policy.retry_on, job.lease.claimed.now());
-    report(&job, started_at, reply.duration, Some(&request), Some(reply), verdict)
+    let verdict = judge(
+        &reply,
+        &job.endpoint.policy.retry_on,
+        job.lease.claimed.now(),
+    );
+    report(
+        &job,
+        started_at,
+        reply.duration,
+        Some(&request),
+        Some(reply),
+        verdict,
+    )
 }
 
 /// The worker stopped first. The receiver may have got the request, so it counts as a try, and is due again at once.
@@ -128,10 +138,26 @@ fn conclude(job: &Job, verdict: Verdict) -> (Outcome, Next, Option<String>) {
             });
             (Outcome::Retry, next, Some(error))
         }
-        Verdict::Rejected { error } => (Outcome::Rejected, Next::Exhausted(Reason::Rejected), Some(error)),
-        Verdict::Gone { error } => (Outcome::Rejected, Next::Exhausted(Reason::Gone), Some(error)),
-        Verdict::Blocked { error } => (Outcome::Blocked, Next::Exhausted(Reason::Blocked), Some(error)),
-        Verdict::Unbuildable { error } => (Outcome::Unbuildable, Next::Exhausted(Reason::Unbuildable), Some(error)),
+        Verdict::Rejected { error } => (
+            Outcome::Rejected,
+            Next::Exhausted(Reason::Rejected),
+            Some(error),
+        ),
+        Verdict::Gone { error } => (
+            Outcome::Rejected,
+            Next::Exhausted(Reason::Gone),
+            Some(error),
+        ),
+        Verdict::Blocked { error } => (
+            Outcome::Blocked,
+            Next::Exhausted(Reason::Blocked),
+            Some(error),
+        ),
+        Verdict::Unbuildable { error } => (
+            Outcome::Unbuildable,
+            Next::Exhausted(Reason::Unbuildable),
+            Some(error),
+        ),
     }
 }
 
@@ -145,7 +171,12 @@ fn retry_or(job: &Job, reason: Reason, delay: impl FnOnce(u32) -> Duration) -> N
     }
 }
 
-fn blank(job: &Job, started_at: DateTime<Utc>, duration: Duration, request: Option<&Request>) -> Attempt {
+fn blank(
+    job: &Job,
+    started_at: DateTime<Utc>,
+    duration: Duration,
+    request: Option<&Request>,
+) -> Attempt {
     Attempt {
         delivery_id: job.delivery.id,
         claim_no: job.delivery.claim_no,

@@ -14,7 +14,9 @@ pub(super) struct Backoff {
 impl Backoff {
     /// The wait after one more failure: half to the whole of a limit that doubles.
     pub(super) fn next(&mut self) -> Duration {
-        let limit = FIRST.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST);
+        let limit = FIRST
+            .saturating_mul(2_u32.saturating_pow(self.failures))
+            .min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         limit.mul_f64(0.5 + rand::random::<f64>() / 2.0)
     }

@@ -15,12 +15,12 @@ const CLOCK: ClockId = ClockId::Monotonic;
 
 /// A point on this machine's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(Duration);
+pub(super) struct Moment(Duration);
 
 impl Moment {
     /// This moment.
     #[must_use]
-    pub fn now() -> Self {
+    pub(super) fn now() -> Self {
         let time = clock_gettime(CLOCK);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
@@ -29,14 +29,14 @@ impl Moment {
 
     /// Time since this moment.
     #[must_use]
-    pub fn elapsed(self) -> Duration {
+    pub(super) fn elapsed(self) -> Duration {
         Self::now().0.saturating_sub(self.0)
     }
 }
 
 /// The database's clock, as known since a claim: its `now()` then, and the time that has passed here since.
 #[derive(Clone, Copy, Debug)]
-pub struct DatabaseTime {
+pub(super) struct DatabaseTime {
     at: DateTime<Utc>,
     known: Moment,
 }
@@ -44,19 +44,19 @@ pub struct DatabaseTime {
 impl DatabaseTime {
     /// The database said `at`; `asked` is just before it was asked.
     #[must_use]
-    pub fn new(at: DateTime<Utc>, asked: Moment) -> Self {
+    pub(super) fn new(at: DateTime<Utc>, asked: Moment) -> Self {
         Self { at, known: asked }
     }
 
     /// What the database's clock shows about now.
     #[must_use]
-    pub fn now(self) -> DateTime<Utc> {
+    pub(super) fn now(self) -> DateTime<Utc> {
         self.at + self.elapsed()
     }
 
     /// Time since the database was asked.
     #[must_use]
-    pub fn elapsed(self) -> Duration {
+    pub(super) fn elapsed(self) -> Duration {
         self.known.elapsed()
     }
 }

@@ -17,7 +17,7 @@ const KEPT: usize = 50_000;
 
 /// Endpoints as last read.
 #[derive(Debug, Default)]
-pub struct Endpoints {
+pub(super) struct Endpoints {
     known: HashMap<String, Entry>,
 }
 
@@ -31,7 +31,8 @@ struct Entry {
 impl Entry {
     fn holds(&self, revision: i64) -> bool {
         // An endpoint that was edited between claim and reading is newer than the claim knew, and right.
-        self.endpoint.revision >= revision && self.good_for.is_none_or(|time| self.read.elapsed() < time)
+        self.endpoint.revision >= revision
+            && self.good_for.is_none_or(|time| self.read.elapsed() < time)
     }
 }
 
@@ -41,10 +42,15 @@ impl Endpoints {
     /// # Errors
     ///
     /// Any of the store; what was known stays known.
-    pub async fn refresh(&mut self, queue: &Queue, taken: &[Taken]) -> Result<(), Error> {
+    pub(super) async fn refresh(&mut self, queue: &Queue, taken: &[Taken]) -> Result<(), Error> {
         let mut stale: Vec<String> = taken
             .iter()
-            .filter(|one| !self.known.get(&one.delivery.endpoint).is_some_and(|entry| entry.holds(one.revision)))
+            .filter(|one| {
+                !self
+                    .known
+                    .get(&one.delivery.endpoint)
+                    .is_some_and(|entry| entry.holds(one.revision))
+            })
             .map(|one| one.delivery.endpoint.clone())
             .collect();
         stale.sort_unstable();
@@ -55,11 +61,18 @@ impl Endpoints {
         let read = Moment::now();
         if self.known.len() + stale.len() > KEPT {
             self.known.clear();
-            stale = taken.iter().map(|one| one.delivery.endpoint.clone()).collect();
+            stale = taken
+                .iter()
+                .map(|one| one.delivery.endpoint.clone())
+                .collect();
         }
         for loaded in queue.endpoints(&stale).await? {
             for fault in &loaded.faults {
-                tracing::error!(endpoint = loaded.endpoint.name, fault, "a setting of this endpoint makes no sense");
+                tracing::error!(
+                    endpoint = loaded.endpoint.name,
+                    fault,
+                    "a setting of this endpoint makes no sense"
+                );
             }
             self.known.insert(
                 loaded.endpoint.name.clone(),
@@ -75,7 +88,9 @@ impl Endpoints {
 
     /// The endpoint of that name as last read.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Arc<Endpoint>> {
-        self.known.get(name).map(|entry| Arc::clone(&entry.endpoint))
+    pub(super) fn get(&self, name: &str) -> Option<Arc<Endpoint>> {
+        self.known
+            .get(name)
+            .map(|entry| Arc::clone(&entry.endpoint))
     }
 }

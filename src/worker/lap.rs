@@ -6,7 +6,7 @@
 
 /// The cursor of one worker.
 #[derive(Debug, Default)]
-pub struct Lap {
+pub(super) struct Lap {
     cursor: String,
     /// Nothing was taken since the start of this lap. A lap that began in the middle does not count.
     empty_so_far: bool,
@@ -14,24 +14,24 @@ pub struct Lap {
 
 /// What one claim says about the lap.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk<'a> {
+pub(super) struct Walk<'a> {
     /// Last endpoint walked past.
-    pub end: Option<&'a str>,
+    pub(super) end: Option<&'a str>,
     /// Lanes walked past, and at most so many.
-    pub hops: i32,
+    pub(super) hops: i32,
     /// The limit of lanes.
-    pub lanes: i32,
+    pub(super) lanes: i32,
     /// Deliveries taken, and of which endpoint the last one in the order of the walk was.
-    pub taken: usize,
+    pub(super) taken: usize,
     /// `None` when nothing was taken.
-    pub last_served: Option<&'a str>,
+    pub(super) last_served: Option<&'a str>,
     /// Deliveries asked for.
-    pub wanted: usize,
+    pub(super) wanted: usize,
 }
 
 /// What to do after a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(super) enum Step {
     /// Claim again as soon as there is room: there may be more.
     GoOn,
     /// A whole lap took nothing: sleep.
@@ -41,12 +41,12 @@ pub enum Step {
 impl Lap {
     /// Where the next walk starts; empty at the start of a lap.
     #[must_use]
-    pub fn cursor(&self) -> &str {
+    pub(super) fn cursor(&self) -> &str {
         &self.cursor
     }
 
     /// Moves the cursor after a claim.
-    pub fn advance(&mut self, walk: &Walk<'_>) -> Step {
+    pub(super) fn advance(&mut self, walk: &Walk<'_>) -> Step {
         if self.cursor.is_empty() {
             self.empty_so_far = true;
         }
@@ -75,8 +75,16 @@ mod tests {
     use super::*;
 
     /// Lanes with so many due deliveries each, and a claim over them as the database would answer it.
-    fn claim(lanes: &mut [(&'static str, usize)], cursor: &str, limit: usize, wanted: usize) -> (Option<&'static str>, usize, usize, Option<&'static str>) {
-        let passed: Vec<usize> = (0..lanes.len()).filter(|&n| lanes[n].0 > cursor).take(limit).collect();
+    fn claim(
+        lanes: &mut [(&'static str, usize)],
+        cursor: &str,
+        limit: usize,
+        wanted: usize,
+    ) -> (Option<&'static str>, usize, usize, Option<&'static str>) {
+        let passed: Vec<usize> = (0..lanes.len())
+            .filter(|&n| lanes[n].0 > cursor)
+            .take(limit)
+            .collect();
         let live = passed.iter().filter(|&&n| lanes[n].1 > 0).count().max(1);
         let quota = wanted.div_ceil(live);
         let (mut taken, mut last) = (0, None);
@@ -88,7 +96,12 @@ mod tests {
                 last = Some(lanes[n].0);
             }
         }
-        (passed.last().map(|&n| lanes[n].0), passed.len(), taken, last)
+        (
+            passed.last().map(|&n| lanes[n].0),
+            passed.len(),
+            taken,
+            last,
+        )
     }
 
     fn drain(mut lanes: Vec<(&'static str, usize)>, limit: usize, wanted: usize) -> (usize, usize) {
@@ -124,9 +137,17 @@ mod tests {
         for limit in 1..9 {
             for wanted in 1..9 {
                 for big in 0..names.len() {
-                    let lanes: Vec<_> = names.iter().enumerate().map(|(n, &name)| (name, if n == big { 30 } else { n % 3 })).collect();
+                    let lanes: Vec<_> = names
+                        .iter()
+                        .enumerate()
+                        .map(|(n, &name)| (name, if n == big { 30 } else { n % 3 }))
+                        .collect();
                     let due: usize = lanes.iter().map(|lane| lane.1).sum();
-                    assert_eq!(drain(lanes, limit, wanted).0, due, "limit {limit}, wanted {wanted}, big {big}");
+                    assert_eq!(
+                        drain(lanes, limit, wanted).0,
+                        due,
+                        "limit {limit}, wanted {wanted}, big {big}"
+                    );
                 }
             }
         }

@@ -42,7 +42,11 @@ const LINGER: Duration = Duration::from_millis(3);
 
 /// Looks after the first empty lap, before the poll interval alone rules: a transaction that began before this worker slept, and
 /// commits now, found nobody to ring for.
-const RECHECKS: [Duration; 3] = [Duration::from_millis(25), Duration::from_millis(100), Duration::from_millis(400)];
+const RECHECKS: [Duration; 3] = [
+    Duration::from_millis(25),
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+];
 
 /// Day partitions are looked after this often.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
@@ -102,7 +106,12 @@ pub struct Summary {
 /// # Errors
 ///
 /// Only before its first claim: [`Error::NoDatabase`], [`Error::NotPermitted`] and so on. Later ones are waited out.
-pub async fn run(options: Options, connector: &Connector, client: Client, stop: CancellationToken) -> Result<Summary, Error> {
+pub async fn run(
+    options: Options,
+    connector: &Connector,
+    client: Client,
+    stop: CancellationToken,
+) -> Result<Summary, Error> {
     let queue = Queue::new(connector)?;
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     queue.make_partitions(&[]).await?;
@@ -120,7 +129,8 @@ pub async fn run(options: Options, connector: &Connector, client: Client, stop: 
         wake: Arc::clone(&wake),
     };
     let recorder = tokio::spawn(recorder.run(inbox));
-    let doorbell = (options.waking == Waking::Doorbell).then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
+    let doorbell = (options.waking == Waking::Doorbell)
+        .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
 
     let mut worker = Worker {
         slots: Arc::new(Semaphore::new(options.concurrency)),
@@ -169,7 +179,10 @@ struct Worker {
 /// What a claim leads to.
 enum Round {
     GoOn,
-    Rest { wake: Option<Duration>, rationed: bool },
+    Rest {
+        wake: Option<Duration>,
+        rationed: bool,
+    },
 }
 
 impl Worker {
@@ -178,7 +191,9 @@ impl Worker {
         let mut rests = 0;
         let mut partitions_made = Moment::now();
         loop {
-            let Some(room) = self.room(stop).await else { return };
+            let Some(room) = self.room(stop).await else {
+                return;
+            };
             if partitions_made.elapsed() > PARTITIONS_EVERY {
                 partitions_made = Moment::now();
                 if let Err(error) = self.queue.make_partitions(&[]).await {
@@ -196,10 +211,14 @@ impl Worker {
                     if self.options.until == Until::Drained && !rationed && self.is_idle() {
                         return;
                     }
-                    let nap = RECHECKS.get(rests).copied().unwrap_or(self.options.poll_interval);
+                    let nap = RECHECKS
+                        .get(rests)
+                        .copied()
+                        .unwrap_or(self.options.poll_interval);
                     rests += 1;
                     // The due time was rounded to a millisecond; a look that comes too early would find nothing.
-                    nap.min(self.options.poll_interval).min(wake.map_or(nap, |time| time + Duration::from_millis(1)))
+                    nap.min(self.options.poll_interval)
+                        .min(wake.map_or(nap, |time| time + Duration::from_millis(1)))
                 }
                 Err(error) => {
                     let wait = backoff.next();
@@ -223,8 +242,12 @@ impl Worker {
             () = stop.cancelled() => return None,
             free = self.slots.acquire() => drop(free),
         }
-        let worth_it = u32::try_from(self.options.concurrency / 4).unwrap_or(u32::MAX).max(1);
-        tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it)).await.ok();
+        let worth_it = u32::try_from(self.options.concurrency / 4)
+            .unwrap_or(u32::MAX)
+            .max(1);
+        tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it))
+            .await
+            .ok();
         Some(self.slots.available_permits().max(1))
     }
 
@@ -247,16 +270,28 @@ impl Worker {
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {
-            tracing::error!(asked = room, got = claim.taken.len(), "a claim took more deliveries than it was asked for");
+            tracing::error!(
+                asked = room,
+                got = claim.taken.len(),
+                "a claim took more deliveries than it was asked for"
+            );
         }
         for delivery in &claim.lost {
-            tracing::warn!(delivery, reason = "lost", "exhausted, will not be tried again");
+            tracing::warn!(
+                delivery,
+                reason = "lost",
+                "exhausted, will not be tried again"
+            );
         }
         let step = self.lap.advance(&walk(&claim, room));
         let retired = self.retire(&claim).await?;
         self.room_wanted.store(claim.capped, Ordering::Release);
         let (wake, rationed) = (claim.wake, claim.rationed);
-        self.start(std::mem::take(&mut claim.taken), DatabaseTime::new(claim.claimed_at, asked)).await;
+        self.start(
+            std::mem::take(&mut claim.taken),
+            DatabaseTime::new(claim.claimed_at, asked),
+        )
+        .await;
         Ok(match step {
             Step::Rest if !retired => Round::Rest { wake, rationed },
             Step::Rest | Step::GoOn => Round::GoOn,
@@ -271,7 +306,10 @@ impl Worker {
         if let Err(error) = self.endpoints.refresh(&self.queue, &taken).await {
             tracing::warn!(error = %chain(&error), "cannot read endpoints: what was claimed is given back");
         }
-        for Taken { delivery, lease, .. } in taken {
+        for Taken {
+            delivery, lease, ..
+        } in taken
+        {
             // There is a slot for each: no more was claimed than was free, and nobody else takes one.
             let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
                 return;
@@ -293,7 +331,8 @@ impl Worker {
                     claimed,
                 },
             };
-            let (client, cut, reports) = (self.client.clone(), self.cut.clone(), self.reports.clone());
+            let (client, cut, reports) =
+                (self.client.clone(), self.cut.clone(), self.reports.clone());
             self.tries.spawn(async move {
                 let report = attempt::make(job, &client, &cut).await;
                 // The recorder outlives every try: it ends when the last sender is gone.
@@ -309,7 +348,12 @@ impl Worker {
         }
         let ended = self.queue.retire(&claim.disabled, RETIRE_BATCH).await?;
         for (endpoint, deliveries) in &ended {
-            tracing::info!(endpoint, deliveries, reason = "endpoint_disabled", "ended open deliveries of a disabled endpoint");
+            tracing::info!(
+                endpoint,
+                deliveries,
+                reason = "endpoint_disabled",
+                "ended open deliveries of a disabled endpoint"
+            );
         }
         Ok(!ended.is_empty())
     }
@@ -320,7 +364,10 @@ impl Worker {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }
-        self.queue.arrive(&self.options.name, &self.options.hostname, self.pid).await.ok();
+        self.queue
+            .arrive(&self.options.name, &self.options.hostname, self.pid)
+            .await
+            .ok();
     }
 
     /// Lets tries in flight finish within the grace, cuts the rest, and writes everything.
@@ -328,17 +375,29 @@ impl Worker {
         self.tries.close();
         let in_flight = self.tries.len();
         if in_flight > 0 {
-            tracing::info!(in_flight, grace_s = self.options.grace.as_secs(), "stopping: no more claims, tries in flight may finish");
+            tracing::info!(
+                in_flight,
+                grace_s = self.options.grace.as_secs(),
+                "stopping: no more claims, tries in flight may finish"
+            );
         }
-        if tokio::time::timeout(self.options.grace, self.tries.wait()).await.is_err() {
-            tracing::warn!(in_flight = self.tries.len(), "the grace is over: tries in flight are cut and due again at once");
+        if tokio::time::timeout(self.options.grace, self.tries.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                in_flight = self.tries.len(),
+                "the grace is over: tries in flight are cut and due again at once"
+            );
             self.cut.cancel();
             self.tries.wait().await;
         }
         drop(self.reports);
         let patience = self.options.grace.max(Duration::from_secs(5));
         if tokio::time::timeout(patience, recorder).await.is_err() {
-            tracing::error!("the database did not take the last results; their leases will run out, and they count as lost");
+            tracing::error!(
+                "the database did not take the last results; their leases will run out, and they count as lost"
+            );
         }
         self.queue.leave(&self.options.name).await.ok();
     }
@@ -350,7 +409,11 @@ fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
         hops: claim.hops,
         lanes: LANES,
         taken: claim.taken.len() + claim.lost.len(),
-        last_served: claim.taken.iter().map(|one| one.delivery.endpoint.as_str()).max(),
+        last_served: claim
+            .taken
+            .iter()
+            .map(|one| one.delivery.endpoint.as_str())
+            .max(),
         wanted,
     }
 }

@@ -63,7 +63,10 @@ impl Recorder {
                 slots.push(slot);
                 match report {
                     Report::Attempt(attempt) => attempts.push(*attempt),
-                    Report::GiveBack { delivery_id, claim_no } => unsent.push((delivery_id, claim_no)),
+                    Report::GiveBack {
+                        delivery_id,
+                        claim_no,
+                    } => unsent.push((delivery_id, claim_no)),
                 }
             }
             if !attempts.is_empty() {
@@ -86,7 +89,12 @@ impl Recorder {
             let Err(error) = self.persist(&batch).await else {
                 continue;
             };
-            if self.queue.make_partitions(&batch).await.is_ok_and(|made| made > 0) {
+            if self
+                .queue
+                .make_partitions(&batch)
+                .await
+                .is_ok_and(|made| made > 0)
+            {
                 batches.push(batch);
             } else if batch.len() > 1 {
                 let rest = batch.split_off(batch.len() / 2);
@@ -125,8 +133,14 @@ impl Recorder {
 
     async fn release(&self, claims: &[(i64, i64)]) {
         match self.queue.release(claims).await {
-            Ok(ours) => tracing::info!(claimed = claims.len(), released = ours.len(), "gave deliveries back unsent: too little of their lease was left"),
-            Err(error) => tracing::warn!(claimed = claims.len(), error = %chain(&error), "could not give deliveries back; their leases will run out"),
+            Ok(ours) => tracing::info!(
+                claimed = claims.len(),
+                released = ours.len(),
+                "gave deliveries back unsent: too little of their lease was left"
+            ),
+            Err(error) => {
+                tracing::warn!(claimed = claims.len(), error = %chain(&error), "could not give deliveries back; their leases will run out")
+            }
         }
     }
 
@@ -162,10 +176,26 @@ fn log_attempt(attempt: &Attempt) {
     match attempt.next {
         Next::Delivered => tracing::debug!(delivery, endpoint, status, duration_ms, "delivered"),
         Next::Retry(delay) => {
-            tracing::info!(delivery, endpoint, status, duration_ms, error, retry_s = delay.as_secs(), "failed, will be tried again");
+            tracing::info!(
+                delivery,
+                endpoint,
+                status,
+                duration_ms,
+                error,
+                retry_s = delay.as_secs(),
+                "failed, will be tried again"
+            );
         }
         Next::Exhausted(reason) => {
-            tracing::warn!(delivery, endpoint, status, duration_ms, error, reason = reason.as_str(), "exhausted, will not be tried again");
+            tracing::warn!(
+                delivery,
+                endpoint,
+                status,
+                duration_ms,
+                error,
+                reason = reason.as_str(),
+                "exhausted, will not be tried again"
+            );
         }
     }
 }
@@ -184,7 +214,9 @@ async fn gather(inbox: &mut UnboundedReceiver<Held>, held: &mut Vec<Held>) {
 
 /// The same result without anything a receiver could have chosen; `None` when there was nothing of that kind.
 fn without_texts(attempt: &Attempt) -> Option<Attempt> {
-    let plain = attempt.response_body.is_none() && attempt.response_headers.is_empty() && attempt.request_headers.is_empty();
+    let plain = attempt.response_body.is_none()
+        && attempt.response_headers.is_empty()
+        && attempt.request_headers.is_empty();
     (!plain).then(|| Attempt {
         error: Some("the reply could not be stored".to_owned()),
         request_headers: Vec::new(),

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use standardwebhooks::Webhook;
 
 use crate::support::process::{on, postrider};
 use crate::support::verifiers::{Checked, Received, verify_with_crate, verify_with_python};
-use crate::support::{Database, SOON, Worker, wait_until};
+use crate::support::{Database, SERVER_URL, SOON, Worker, wait_until};
 
 /// Tells a child process to hold a database until it is killed.
 const HOLD: &str = "POSTRIDER_TEST_HOLD_DATABASE";
@@ -45,9 +46,8 @@ async fn a_lent_database_is_as_the_schema_ships_it_whatever_was_done_in_it() {
          alter database {name} set timezone = 'Asia/Kolkata';"
     ))
     .await;
-    drop(used);
 
-    let again = lend_again(&name).await;
+    let again = used.lent_again().await;
 
     let facts = "select concat_ws(' ',
                    (select count(*) from postrider.endpoints), (select count(*) from postrider.deliveries),
@@ -67,17 +67,16 @@ async fn a_lent_database_is_as_the_schema_ships_it_whatever_was_done_in_it() {
     assert_eq!(again.insert("a", "{}").await, 1, "sequences restart");
 }
 
-/// The same database, once its lender's session has ended.
-async fn lend_again(name: &str) -> Database {
-    let mut others = Vec::new();
-    let look = async || {
-        let database = Database::fresh().await;
-        let found = (database.name() == name).then_some(());
-        others.push(database);
-        found
-    };
-    wait_until("the database is lent again", look, Option::is_some, SOON).await;
-    others.pop().expect("it was found last")
+#[tokio::test]
+async fn a_lent_database_whose_schema_a_test_has_changed_is_made_anew() {
+    let used = Database::fresh().await;
+    used.sql("alter table postrider.deliveries add column mine int")
+        .await;
+
+    let again = used.lent_again().await;
+
+    let left = "select count(*) from information_schema.columns where column_name = 'mine'";
+    assert_eq!(again.value::<i64>(left).await, 0);
 }
 
 #[tokio::test]
@@ -190,6 +189,38 @@ async fn a_command_of_a_test_ends_with_the_words_it_said() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-command"));
 }
 
+#[tokio::test]
+async fn a_worker_stands_still_goes_on_ends_and_dies_as_it_is_told() {
+    let database = Database::fresh().await;
+    let workers = async || {
+        database
+            .value::<i64>("select count(*) from postrider.workers")
+            .await
+    };
+    let mut first = Worker::spawn(&database, &["--poll-interval", "50ms"]);
+    wait_until("it runs", workers, |count| *count == 1, SOON).await;
+
+    first.stop();
+    let state =
+        async || std::fs::read_to_string(format!("/proc/{}/stat", first.id())).expect("Linux");
+    wait_until(
+        "it stands still",
+        state,
+        |state| state.contains(") T "),
+        SOON,
+    )
+    .await;
+    first.cont();
+    first.terminate();
+
+    assert_eq!(first.wait().await.code(), Some(0), "{}", first.said());
+    assert_eq!(workers().await, 0, "one that ends in peace leaves no row");
+    let mut second = Worker::spawn(&database, &["--no-listen"]);
+    second.wait_for_line("worker starts").await;
+    second.kill_9();
+    assert_eq!(second.wait().await.code(), None);
+}
+
 #[test]
 fn both_verifiers_accept_a_true_signature_and_refuse_a_forged_one() {
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -244,10 +275,7 @@ async fn hold_a_database_for_another_test() {
         return;
     }
     let database = Database::fresh().await;
-    let folder: String = database
-        .value("select current_setting('data_directory')")
-        .await;
-    writeln!(std::io::stdout(), "\nholding {folder}").expect("the parent reads it");
+    writeln!(std::io::stdout(), "\nholding {}", database.url()).expect("the parent reads it");
     std::io::stdin().lines().for_each(drop);
 }
 
@@ -263,6 +291,8 @@ async fn a_killed_test_process_leaves_no_server() {
             "--nocapture",
         ])
         .env(HOLD, "yes")
+        // A server of somebody's own would rightly stay.
+        .env_remove(SERVER_URL)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut holder = command.spawn().expect("it runs");
@@ -271,17 +301,13 @@ async fn a_killed_test_process_leaves_no_server() {
         .lines()
         .map_while(Result::ok)
         .find_map(|line| line.strip_prefix("holding ").map(str::to_owned));
+    let url = url::Url::parse(&held.expect("the holder has a database")).expect("its address");
+    let address = (url.host_str().expect("a host"), url.port().expect("a port"));
+    let listens = async || TcpStream::connect(address).is_ok();
+    assert!(listens().await, "the server runs while its holder does");
 
     holder.kill().expect("it runs");
     holder.wait().expect("it ends");
 
-    let folder = held.expect("the holder has a database");
-    // A server of others, or one in a container, has its folder elsewhere and nothing to show here.
-    wait_until(
-        "the server's folder is gone",
-        async || std::path::Path::new(&folder).exists(),
-        |there| !there,
-        SOON,
-    )
-    .await;
+    wait_until("the server is gone", listens, |listens| !listens, SOON).await;
 }

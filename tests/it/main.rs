@@ -8,3 +8,5 @@ mod architecture;
 mod cluster;
 /// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
 mod harness;
+/// The operator's commands: endpoints, deliveries, replays, numbers.
+mod operator;

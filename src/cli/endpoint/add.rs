@@ -59,7 +59,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "JSONPATH")]
     filter: Option<String>,
     /// Your own signing secret: whsec_ and the base64 of 24 to 64 bytes [default: generated]
-    #[arg(long, value_name = "SECRET", env = "POSTRIDER_SECRET", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "SECRET",
+        env = "POSTRIDER_SECRET",
+        hide_env_values = true
+    )]
     secret: Option<String>,
     #[command(flatten)]
     format: output::Format,
@@ -68,7 +73,9 @@ pub(super) struct Args {
 impl std::fmt::Debug for Args {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // URL, headers and secret hold credentials.
-        f.debug_struct("Args").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Args")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -107,7 +114,8 @@ fn understand(args: Args) -> anyhow::Result<NewEndpoint> {
 /// The table takes any text, and a try would end as unbuildable; better said now. Never quotes the URL.
 fn check_url(url: &str) -> Result<(), Failure> {
     let wrong = |what: String| Failure::usage(what, "write it like https://shop.example/webhooks");
-    let parsed = Url::parse(url).map_err(|error| wrong(format!("the URL cannot be used: {error}")))?;
+    let parsed =
+        Url::parse(url).map_err(|error| wrong(format!("the URL cannot be used: {error}")))?;
     match parsed.scheme() {
         "http" | "https" => Ok(()),
         other => Err(wrong(format!("the URL must be http or https, not {other}"))),

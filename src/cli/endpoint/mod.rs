@@ -81,8 +81,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Action::RotateSecret(rotate) => rotate_secret(&connect.client().await?, &rotate).await,
         Action::Pause(of) => {
             let client = connect.client().await?;
-            endpoint::pause(&client, &of.name, of.reason.as_deref()).await.map_err(explain)?;
-            done(&of.name, "paused; its deliveries wait, tries in flight finish")
+            endpoint::pause(&client, &of.name, of.reason.as_deref())
+                .await
+                .map_err(explain)?;
+            done(
+                &of.name,
+                "paused; its deliveries wait, tries in flight finish",
+            )
         }
         Action::Resume(of) => {
             let client = connect.client().await?;
@@ -96,8 +101,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Action::Disable(of) => {
             let client = connect.client().await?;
-            endpoint::disable(&client, &of.name, of.reason.as_deref()).await.map_err(explain)?;
-            done(&of.name, "disabled; its open deliveries end as endpoint_disabled and can be replayed later")
+            endpoint::disable(&client, &of.name, of.reason.as_deref())
+                .await
+                .map_err(explain)?;
+            done(
+                &of.name,
+                "disabled; its open deliveries end as endpoint_disabled and can be replayed later",
+            )
         }
     }
 }
@@ -108,7 +118,9 @@ fn done(name: &str, what: &str) -> anyhow::Result<Exit> {
 }
 
 async fn rotate_secret(client: &Client, args: &Rotate) -> anyhow::Result<Exit> {
-    let fresh = endpoint::rotate_secret(client, &args.name, args.overlap).await.map_err(explain)?;
+    let fresh = endpoint::rotate_secret(client, &args.name, args.overlap)
+        .await
+        .map_err(explain)?;
     hand_out(&fresh, args.format)
 }
 
@@ -122,6 +134,8 @@ fn hand_out(fresh: &endpoint::WithSecret, format: output::Format) -> anyhow::Res
         ("endpoint", Some(fresh.name.clone())),
         ("secret", Some(fresh.secret.clone())),
     ]);
-    println!("Give this secret to the receiver, which verifies signatures with it: it is not shown again.");
+    println!(
+        "Give this secret to the receiver, which verifies signatures with it: it is not shown again."
+    );
     Ok(Exit::Done)
 }

@@ -1,9 +1,9 @@
 //! `postrider endpoint list` and `postrider endpoint show`.
 #![allow(clippy::print_stdout, reason = "the result")]
 
+use crate::cli::Exit;
 use crate::cli::output::{self, cell};
 use crate::cli::refusal::no_such_endpoint;
-use crate::cli::Exit;
 use crate::store::connect::Client;
 use crate::store::operator::endpoint::{self, Endpoint, Listed};
 
@@ -27,7 +27,17 @@ pub(super) async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Exi
         output::json(&endpoints)?;
     } else {
         output::table(
-            &["name", "url", "state", "policy", "open", "due", "in flight", "failed", "failing since"],
+            &[
+                "name",
+                "url",
+                "state",
+                "policy",
+                "open",
+                "due",
+                "in flight",
+                "failed",
+                "failing since",
+            ],
             endpoints.iter().map(line),
         );
     }
@@ -91,19 +101,31 @@ fn settings(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
     vec![
         ("endpoint", Some(endpoint.name.clone())),
         ("url", Some(endpoint.url.clone())),
-        ("state", Some(state(endpoint.enabled, endpoint.paused).to_owned())),
+        (
+            "state",
+            Some(state(endpoint.enabled, endpoint.paused).to_owned()),
+        ),
         ("disabled at", endpoint.disabled_at.clone()),
         ("disabled reason", endpoint.disabled_reason.clone()),
         ("paused reason", endpoint.paused_reason.clone()),
         ("method", Some(endpoint.method.clone())),
-        ("headers", (!names.is_empty()).then(|| format!("{} (values not shown)", names.join(", ")))),
+        (
+            "headers",
+            (!names.is_empty()).then(|| format!("{} (values not shown)", names.join(", "))),
+        ),
         ("retry policy", Some(endpoint.retry_policy.clone())),
         ("max retries", Some(retries)),
         ("timeout", Some(format!("{} ms", endpoint.timeout_ms))),
         ("max in flight", Some(endpoint.max_in_flight.to_string())),
-        ("rate limit", endpoint.rate_limit.map(|limit| format!("{limit}/s"))),
+        (
+            "rate limit",
+            endpoint.rate_limit.map(|limit| format!("{limit}/s")),
+        ),
         ("ordered", endpoint.ordered.then(|| "yes".to_owned())),
-        ("event types", endpoint.event_types.as_ref().map(|types| types.join(", "))),
+        (
+            "event types",
+            endpoint.event_types.as_ref().map(|types| types.join(", ")),
+        ),
         ("filter", endpoint.filter.clone()),
         ("tenant", endpoint.tenant.clone()),
         ("signature scheme", Some(endpoint.signature_scheme.clone())),
@@ -121,7 +143,10 @@ fn health(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
         ("oldest due", backlog.oldest_due.clone()),
         ("in flight", Some(backlog.in_flight.to_string())),
         ("wait for a retry", Some(backlog.failed.to_string())),
-        ("failures in a row", Some(endpoint.consecutive_failures.to_string())),
+        (
+            "failures in a row",
+            Some(endpoint.consecutive_failures.to_string()),
+        ),
         ("failing since", endpoint.failing_since.clone()),
         ("circuit open until", endpoint.circuit_open_until.clone()),
         ("last success", endpoint.last_success_at.clone()),

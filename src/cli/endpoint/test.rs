@@ -9,7 +9,9 @@ use crate::cli::refusal::{explain, no_such_endpoint};
 use crate::cli::{Exit, Failure, delivery as shown, output};
 use crate::harmless;
 use crate::store::connect::Client;
-use crate::store::operator::delivery::{self, Attempt, Content, Delivery, Due, NewDelivery, Queued};
+use crate::store::operator::delivery::{
+    self, Attempt, Content, Delivery, Due, NewDelivery, Queued,
+};
 use crate::store::operator::{endpoint, stats};
 
 /// How often the row is looked at.
@@ -40,7 +42,10 @@ pub(super) async fn run(client: &Client, args: &Args) -> anyhow::Result<Exit> {
     };
 
     if args.format.json {
-        output::json(&shown::Whole { delivery: &delivery, attempts: &attempts })?;
+        output::json(&shown::Whole {
+            delivery: &delivery,
+            attempts: &attempts,
+        })?;
     } else {
         shown::print_attempts(&attempts);
     }
@@ -57,11 +62,21 @@ async fn check_that_it_takes_deliveries(client: &Client, name: &str) -> anyhow::
     let name = harmless::line(name);
     if !endpoint.enabled {
         let what = format!("endpoint {name} is disabled, so nothing was sent");
-        return Err(Failure::new(Exit::Failures, what, format!("`postrider endpoint enable {name}` first")).into());
+        return Err(Failure::new(
+            Exit::Failures,
+            what,
+            format!("`postrider endpoint enable {name}` first"),
+        )
+        .into());
     }
     if endpoint.paused {
         let what = format!("endpoint {name} is paused, so nothing was sent");
-        return Err(Failure::new(Exit::Failures, what, format!("`postrider endpoint resume {name}` first")).into());
+        return Err(Failure::new(
+            Exit::Failures,
+            what,
+            format!("`postrider endpoint resume {name}` first"),
+        )
+        .into());
     }
     Ok(())
 }
@@ -81,7 +96,11 @@ async fn queue(client: &Client, name: &str) -> anyhow::Result<Queued> {
 }
 
 /// The delivery and its tries once it is finished; `None` when time is up.
-async fn wait(client: &Client, id: i64, patience: Duration) -> anyhow::Result<Option<(Delivery, Vec<Attempt>)>> {
+async fn wait(
+    client: &Client,
+    id: i64,
+    patience: Duration,
+) -> anyhow::Result<Option<(Delivery, Vec<Attempt>)>> {
     let begin = Instant::now();
     loop {
         match delivery::show(client, id, None).await? {
@@ -98,21 +117,36 @@ async fn no_result(client: &Client, queued: &Queued) -> anyhow::Result<Failure> 
     let id = queued.id;
     let what = format!("no result in time; the test stays queued as delivery {id}");
     let hint = if stats::workers_alive(client).await? == 0 {
-        format!("no worker is running: start one with `postrider worker`, or give up with `postrider delivery cancel {id}`")
+        format!(
+            "no worker is running: start one with `postrider worker`, or give up with `postrider delivery cancel {id}`"
+        )
     } else {
-        format!("wait longer with --timeout, look again with `postrider delivery show {id}`, or give up with `postrider delivery cancel {id}`")
+        format!(
+            "wait longer with --timeout, look again with `postrider delivery show {id}`, or give up with `postrider delivery cancel {id}`"
+        )
     };
     Ok(Failure::new(Exit::Failures, what, hint))
 }
 
 fn not_delivered(delivery: &Delivery) -> Failure {
     let summary = &delivery.summary;
-    let why = match (&summary.last_error, summary.last_status_code, &summary.exhausted_reason) {
+    let why = match (
+        &summary.last_error,
+        summary.last_status_code,
+        &summary.exhausted_reason,
+    ) {
         (Some(error), _, _) => harmless::line(error),
         (None, Some(status), _) => format!("the receiver answered {status}"),
         (None, None, Some(reason)) => reason.clone(),
         (None, None, None) => summary.status.clone(),
     };
-    let hint = format!("`postrider delivery show {} --full` shows what was sent and what came back", summary.id);
-    Failure::new(Exit::Failures, format!("the test was not delivered: {why}"), hint)
+    let hint = format!(
+        "`postrider delivery show {} --full` shows what was sent and what came back",
+        summary.id
+    );
+    Failure::new(
+        Exit::Failures,
+        format!("the test was not delivered: {why}"),
+        hint,
+    )
 }

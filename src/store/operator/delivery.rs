@@ -217,7 +217,12 @@ pub async fn send(client: &Client, new: &NewDelivery) -> Result<Queued, Error> {
         (&at as _, Type::TEXT),
         (&after as _, Type::FLOAT8),
     ];
-    let row = the_row(client, include_str!("../../../sql/operator/send.sql"), &parameters).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/send.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(Queued {
         id: row.try_get("id")?,
         event_id: row.try_get("event_id")?,
@@ -243,7 +248,12 @@ pub async fn list(client: &Client, filter: &Filter, limit: i64) -> Result<Vec<Li
         (&filter.before as _, Type::INT8),
         (&limit as _, Type::INT8),
     ];
-    let rows = rows(client, include_str!("../../../sql/operator/delivery_list.sql"), &parameters).await?;
+    let rows = rows(
+        client,
+        include_str!("../../../sql/operator/delivery_list.sql"),
+        &parameters,
+    )
+    .await?;
     rows.iter().map(listed).collect()
 }
 
@@ -273,7 +283,9 @@ fn listed(row: &Row) -> Result<Listed, Error> {
 pub async fn find(client: &Client, event_id: &str) -> Result<Vec<(i64, String)>, Error> {
     let statement = include_str!("../../../sql/operator/delivery_find.sql");
     let rows = rows(client, statement, &[(&event_id, Type::TEXT)]).await?;
-    rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("endpoint")?))).collect()
+    rows.iter()
+        .map(|row| Ok((row.try_get("id")?, row.try_get("endpoint")?)))
+        .collect()
 }
 
 /// One delivery, if there is one with this id, with at most `most` characters or bytes of what it carries.
@@ -283,7 +295,13 @@ pub async fn find(client: &Client, event_id: &str) -> Result<Vec<(i64, String)>,
 /// The database's.
 pub async fn show(client: &Client, id: i64, most: Option<i32>) -> Result<Option<Delivery>, Error> {
     let parameters = [(&id as _, Type::INT8), (&most as _, Type::INT4)];
-    let Some(row) = row(client, include_str!("../../../sql/operator/delivery_show.sql"), &parameters).await? else {
+    let Some(row) = row(
+        client,
+        include_str!("../../../sql/operator/delivery_show.sql"),
+        &parameters,
+    )
+    .await?
+    else {
         return Ok(None);
     };
     Ok(Some(Delivery {
@@ -306,7 +324,12 @@ pub async fn show(client: &Client, id: i64, most: Option<i32>) -> Result<Option<
 ///
 /// The database's.
 pub async fn attempts(client: &Client, id: i64) -> Result<Vec<Attempt>, Error> {
-    let rows = rows(client, include_str!("../../../sql/operator/attempts.sql"), &[(&id, Type::INT8)]).await?;
+    let rows = rows(
+        client,
+        include_str!("../../../sql/operator/attempts.sql"),
+        &[(&id, Type::INT8)],
+    )
+    .await?;
     rows.iter().map(attempt).collect()
 }
 
@@ -340,6 +363,11 @@ fn json(text: Option<String>) -> Option<Box<RawValue>> {
 ///
 /// [`Error::refusal`] when there is no such delivery or it is finished.
 pub async fn cancel(client: &Client, id: i64) -> Result<bool, Error> {
-    let row = the_row(client, include_str!("../../../sql/operator/cancel.sql"), &[(&id, Type::INT8)]).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/cancel.sql"),
+        &[(&id, Type::INT8)],
+    )
+    .await?;
     Ok(row.try_get("cancelled")?)
 }

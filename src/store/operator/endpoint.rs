@@ -50,7 +50,9 @@ pub struct NewEndpoint {
 impl fmt::Debug for NewEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // URL, headers and secret hold credentials.
-        f.debug_struct("NewEndpoint").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("NewEndpoint")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +67,9 @@ pub struct WithSecret {
 
 impl fmt::Debug for WithSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WithSecret").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("WithSecret")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -217,10 +221,17 @@ pub async fn add(client: &mut Client, new: &NewEndpoint) -> Result<WithSecret, E
     .try_get("name")?;
     if let Some(secret) = &new.secret {
         let statement = include_str!("../../../sql/operator/endpoint_set_secret.sql");
-        rows(&transaction, statement, &[(&name, Type::TEXT), (secret, Type::TEXT)]).await?;
+        rows(
+            &transaction,
+            statement,
+            &[(&name, Type::TEXT), (secret, Type::TEXT)],
+        )
+        .await?;
     }
     let statement = include_str!("../../../sql/operator/endpoint_newest_secret.sql");
-    let secret = the_row(&transaction, statement, &[(&name, Type::TEXT)]).await?.try_get("secret")?;
+    let secret = the_row(&transaction, statement, &[(&name, Type::TEXT)])
+        .await?
+        .try_get("secret")?;
     transaction.commit().await?;
     Ok(WithSecret { name, secret })
 }
@@ -231,7 +242,12 @@ pub async fn add(client: &mut Client, new: &NewEndpoint) -> Result<WithSecret, E
 ///
 /// The database's.
 pub async fn list(client: &Client) -> Result<Vec<Listed>, Error> {
-    let rows = rows(client, include_str!("../../../sql/operator/endpoint_list.sql"), &[]).await?;
+    let rows = rows(
+        client,
+        include_str!("../../../sql/operator/endpoint_list.sql"),
+        &[],
+    )
+    .await?;
     rows.iter().map(listed).collect()
 }
 
@@ -267,10 +283,21 @@ fn backlog(row: &Row) -> Result<Backlog, Error> {
 /// The database's.
 pub async fn show(client: &Client, name: &str) -> Result<Option<Endpoint>, Error> {
     let parameters = [(&name as _, Type::TEXT)];
-    let Some(found) = row(client, include_str!("../../../sql/operator/endpoint_show.sql"), &parameters).await? else {
+    let Some(found) = row(
+        client,
+        include_str!("../../../sql/operator/endpoint_show.sql"),
+        &parameters,
+    )
+    .await?
+    else {
         return Ok(None);
     };
-    let secrets = rows(client, include_str!("../../../sql/operator/endpoint_secrets.sql"), &parameters).await?;
+    let secrets = rows(
+        client,
+        include_str!("../../../sql/operator/endpoint_secrets.sql"),
+        &parameters,
+    )
+    .await?;
     let secrets = secrets.iter().map(secret_dates).collect::<Result<_, _>>()?;
     Ok(Some(endpoint(&found, secrets)?))
 }
@@ -324,7 +351,9 @@ fn secret_dates(row: &Row) -> Result<SecretDates, Error> {
 /// The database's.
 pub async fn exists(client: &Client, name: &str) -> Result<bool, Error> {
     let statement = include_str!("../../../sql/operator/endpoint_exists.sql");
-    Ok(the_row(client, statement, &[(&name, Type::TEXT)]).await?.try_get("found")?)
+    Ok(the_row(client, statement, &[(&name, Type::TEXT)])
+        .await?
+        .try_get("found")?)
 }
 
 /// Its deliveries wait from now on.
@@ -334,7 +363,12 @@ pub async fn exists(client: &Client, name: &str) -> Result<bool, Error> {
 /// [`Error::refusal`] when there is no such endpoint.
 pub async fn pause(client: &Client, name: &str, reason: Option<&str>) -> Result<(), Error> {
     let parameters = [(&name as _, Type::TEXT), (&reason as _, Type::TEXT)];
-    the_row(client, include_str!("../../../sql/operator/pause.sql"), &parameters).await?;
+    the_row(
+        client,
+        include_str!("../../../sql/operator/pause.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(())
 }
 
@@ -344,7 +378,12 @@ pub async fn pause(client: &Client, name: &str, reason: Option<&str>) -> Result<
 ///
 /// [`Error::refusal`] when there is no such endpoint.
 pub async fn resume(client: &Client, name: &str) -> Result<(), Error> {
-    the_row(client, include_str!("../../../sql/operator/resume.sql"), &[(&name, Type::TEXT)]).await?;
+    the_row(
+        client,
+        include_str!("../../../sql/operator/resume.sql"),
+        &[(&name, Type::TEXT)],
+    )
+    .await?;
     Ok(())
 }
 
@@ -354,7 +393,12 @@ pub async fn resume(client: &Client, name: &str) -> Result<(), Error> {
 ///
 /// [`Error::refusal`] when there is no such endpoint.
 pub async fn enable(client: &Client, name: &str) -> Result<(), Error> {
-    the_row(client, include_str!("../../../sql/operator/enable.sql"), &[(&name, Type::TEXT)]).await?;
+    the_row(
+        client,
+        include_str!("../../../sql/operator/enable.sql"),
+        &[(&name, Type::TEXT)],
+    )
+    .await?;
     Ok(())
 }
 
@@ -365,7 +409,12 @@ pub async fn enable(client: &Client, name: &str) -> Result<(), Error> {
 /// [`Error::refusal`] when there is no such endpoint.
 pub async fn disable(client: &Client, name: &str, reason: Option<&str>) -> Result<(), Error> {
     let parameters = [(&name as _, Type::TEXT), (&reason as _, Type::TEXT)];
-    the_row(client, include_str!("../../../sql/operator/disable.sql"), &parameters).await?;
+    the_row(
+        client,
+        include_str!("../../../sql/operator/disable.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(())
 }
 
@@ -374,9 +423,21 @@ pub async fn disable(client: &Client, name: &str, reason: Option<&str>) -> Resul
 /// # Errors
 ///
 /// [`Error::refusal`] when there is no such endpoint.
-pub async fn rotate_secret(client: &Client, name: &str, overlap_seconds: f64) -> Result<WithSecret, Error> {
-    let parameters = [(&name as _, Type::TEXT), (&overlap_seconds as _, Type::FLOAT8)];
-    let row = the_row(client, include_str!("../../../sql/operator/rotate_secret.sql"), &parameters).await?;
+pub async fn rotate_secret(
+    client: &Client,
+    name: &str,
+    overlap_seconds: f64,
+) -> Result<WithSecret, Error> {
+    let parameters = [
+        (&name as _, Type::TEXT),
+        (&overlap_seconds as _, Type::FLOAT8),
+    ];
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/rotate_secret.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(WithSecret {
         name: name.to_owned(),
         secret: row.try_get("secret")?,

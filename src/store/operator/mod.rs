@@ -19,17 +19,32 @@ use super::Error;
 /// prepared statement is left on a server connection that a pooler shares out.
 type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-async fn rows(client: &impl GenericClient, statement: &str, parameters: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+async fn rows(
+    client: &impl GenericClient,
+    statement: &str,
+    parameters: &[Param<'_>],
+) -> Result<Vec<Row>, Error> {
     Ok(client.query_typed(statement, parameters).await?)
 }
 
 /// For statements that return one row or none.
-async fn row(client: &impl GenericClient, statement: &str, parameters: &[Param<'_>]) -> Result<Option<Row>, Error> {
-    Ok(rows(client, statement, parameters).await?.into_iter().next())
+async fn row(
+    client: &impl GenericClient,
+    statement: &str,
+    parameters: &[Param<'_>],
+) -> Result<Option<Row>, Error> {
+    Ok(rows(client, statement, parameters)
+        .await?
+        .into_iter()
+        .next())
 }
 
 /// For statements that always return a row.
-async fn the_row(client: &impl GenericClient, statement: &str, parameters: &[Param<'_>]) -> Result<Row, Error> {
+async fn the_row(
+    client: &impl GenericClient,
+    statement: &str,
+    parameters: &[Param<'_>],
+) -> Result<Row, Error> {
     let row = row(client, statement, parameters).await?;
     Ok(row.expect("the statement aggregates, inserts one row, or has no FROM"))
 }

@@ -48,7 +48,12 @@ pub struct Selection {
 ///
 /// [`Error::refusal`] when there is no such delivery, it is in flight, or its endpoint is disabled.
 pub async fn one(client: &Client, id: i64) -> Result<bool, Error> {
-    let row = the_row(client, include_str!("../../../sql/operator/replay.sql"), &[(&id, Type::INT8)]).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/replay.sql"),
+        &[(&id, Type::INT8)],
+    )
+    .await?;
     Ok(row.try_get("replayed")?)
 }
 
@@ -69,7 +74,12 @@ pub async fn select(client: &Client, filter: Filter) -> Result<Selection, Error>
         (&until_at as _, Type::TEXT),
         (&until_ago as _, Type::FLOAT8),
     ];
-    let row = the_row(client, include_str!("../../../sql/operator/replay_count.sql"), &parameters).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/replay_count.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(Selection {
         since: row.try_get("since")?,
         until: row.try_get("until")?,
@@ -101,6 +111,11 @@ pub async fn batch(client: &Client, selection: &Selection, most: i32) -> Result<
         (&selection.until as _, Type::TEXT),
         (&most as _, Type::INT4),
     ];
-    let row = the_row(client, include_str!("../../../sql/operator/replay_matching.sql"), &parameters).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/replay_matching.sql"),
+        &parameters,
+    )
+    .await?;
     Ok(row.try_get("replayed")?)
 }

@@ -89,9 +89,22 @@ pub async fn read(client: &Client, endpoint: Option<&str>, hours: f64) -> Result
     })
 }
 
-async fn deliveries(client: &Client, endpoint: Option<&str>, hours: f64) -> Result<(Vec<Count>, bool), Error> {
-    let parameters = [(&endpoint as _, Type::TEXT), (&hours as _, Type::FLOAT8), (&NEWEST as _, Type::INT8)];
-    let rows = rows(client, include_str!("../../../sql/operator/stats_deliveries.sql"), &parameters).await?;
+async fn deliveries(
+    client: &Client,
+    endpoint: Option<&str>,
+    hours: f64,
+) -> Result<(Vec<Count>, bool), Error> {
+    let parameters = [
+        (&endpoint as _, Type::TEXT),
+        (&hours as _, Type::FLOAT8),
+        (&NEWEST as _, Type::INT8),
+    ];
+    let rows = rows(
+        client,
+        include_str!("../../../sql/operator/stats_deliveries.sql"),
+        &parameters,
+    )
+    .await?;
     let cut = rows.first().map_or(Ok(false), |row| row.try_get("cut"))?;
     let mut counts = Vec::new();
     for row in &rows {
@@ -107,9 +120,18 @@ async fn deliveries(client: &Client, endpoint: Option<&str>, hours: f64) -> Resu
     Ok((counts, cut))
 }
 
-async fn success_rates(client: &Client, endpoint: Option<&str>, hours: f64) -> Result<Vec<SuccessRate>, Error> {
+async fn success_rates(
+    client: &Client,
+    endpoint: Option<&str>,
+    hours: f64,
+) -> Result<Vec<SuccessRate>, Error> {
     let parameters = [(&endpoint as _, Type::TEXT), (&hours as _, Type::FLOAT8)];
-    let rows = rows(client, include_str!("../../../sql/operator/stats_endpoints.sql"), &parameters).await?;
+    let rows = rows(
+        client,
+        include_str!("../../../sql/operator/stats_endpoints.sql"),
+        &parameters,
+    )
+    .await?;
     rows.iter()
         .map(|row| {
             Ok(SuccessRate {
@@ -128,7 +150,12 @@ async fn success_rates(client: &Client, endpoint: Option<&str>, hours: f64) -> R
 }
 
 async fn backlog(client: &Client, endpoint: Option<&str>) -> Result<Backlog, Error> {
-    let row = the_row(client, include_str!("../../../sql/operator/stats_backlog.sql"), &[(&endpoint, Type::TEXT)]).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/stats_backlog.sql"),
+        &[(&endpoint, Type::TEXT)],
+    )
+    .await?;
     Ok(Backlog {
         due: row.try_get("due")?,
         oldest_due: row.try_get("oldest_due")?,
@@ -143,6 +170,11 @@ async fn backlog(client: &Client, endpoint: Option<&str>) -> Result<Backlog, Err
 ///
 /// The database's.
 pub async fn workers_alive(client: &Client) -> Result<i64, Error> {
-    let row = the_row(client, include_str!("../../../sql/operator/workers_alive.sql"), &[]).await?;
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/workers_alive.sql"),
+        &[],
+    )
+    .await?;
     Ok(row.try_get("workers_alive")?)
 }

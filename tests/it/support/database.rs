@@ -32,6 +32,18 @@ impl Database {
         }
     }
 
+    /// The same database as the next test would get it.
+    pub(crate) async fn lent_again(self) -> Self {
+        let Self {
+            slot,
+            _private: private,
+        } = self;
+        Self {
+            slot: slots::lend_again(slot).await,
+            _private: private,
+        }
+    }
+
     /// A database of this test alone, for tests that change the schema; it takes half a second.
     pub(crate) async fn private() -> Self {
         let slot = slots::make().await;
@@ -198,8 +210,8 @@ impl<'db> NewRow<'db> {
         );
         let columns = Value::Object(self.columns);
         match payload {
-            Some(payload) => one(&self.database.client(), &insert, &[&columns, &payload]).await,
-            None => one(&self.database.client(), &insert, &[&columns]).await,
+            Some(payload) => one(self.database.client(), &insert, &[&columns, &payload]).await,
+            None => one(self.database.client(), &insert, &[&columns]).await,
         }
     }
 }

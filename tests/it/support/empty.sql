@@ -1,6 +1,5 @@
 -- Brings a clone that a test has used back to what the template holds: other objects go, rows go by DELETE (on small
--- tables far cheaper than TRUNCATE), shipped rows come back, sequences restart. A changed table stays changed: tests
--- that alter the schema take a database of their own.
+-- tables far cheaper than TRUNCATE), shipped rows come back, sequences restart. A schema that was altered is an error.
 
 set client_min_messages = warning;
 set lock_timeout = '10 s';
@@ -11,8 +10,6 @@ declare
   target record;
   deletes text;
 begin
-  execute format('alter database %I reset all', current_database());
-
   for target in
     select n.nspname from pg_namespace n
      where n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'public', 'postrider', 'postrider_shipped')
@@ -71,9 +68,15 @@ begin
   perform setval(s.seqrelid::regclass, s.seqstart, false) from pg_sequence s;
 
   for target in select r.rolname from pg_roles r where starts_with(r.rolname, current_database() || '_') loop
+    -- Unless we are a superuser, only a member may do that.
+    execute format('grant %I to current_user', target.rolname);
     execute format('drop owned by %I', target.rolname);
     execute format('drop role %I', target.rolname);
   end loop;
+
+  if (select sum from postrider_shipped.shape) <> (select sum from postrider_shipped.shape_shipped) then
+    raise 'a test has changed the schema of a lent database; it should take one by Database::private()';
+  end if;
 end
 $$;
 

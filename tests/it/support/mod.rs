@@ -8,11 +8,13 @@ pub(crate) mod database;
 pub(crate) mod process;
 mod server;
 mod slots;
+mod template;
 pub(crate) mod verifiers;
 pub(crate) mod wait;
 
 pub(crate) use database::Database;
 pub(crate) use process::Worker;
+pub(crate) use server::URL as SERVER_URL;
 pub(crate) use wait::{SOON, wait_until};
 
 use std::io::Write as _;

@@ -20,7 +20,7 @@ use testcontainers::{ContainerAsync, GenericImage, ImageExt as _};
 use super::tell;
 
 /// A role that may create databases; the database is only a place to stand.
-pub(super) const URL: &str = "POSTRIDER_TEST_DATABASE_URL";
+pub(crate) const URL: &str = "POSTRIDER_TEST_DATABASE_URL";
 
 /// Tells a child process that it is to keep a container.
 const KEEP: &str = "POSTRIDER_TEST_KEEP_CONTAINER";
