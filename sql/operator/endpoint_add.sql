@@ -12,12 +12,11 @@
 --   $11 text             method; null: POST
 --   $12 text[]           event types that publish fans out to it; null: all
 --   $13 text             tenant; null: none
---   $14 boolean          in order of insertion, one at a time
---   $15 text             jsonpath filter of publish; null: none
+--   $14 text             jsonpath filter of publish; null: none
 -- Returns one row: name text. The literals repeat the table's defaults, which a statement cannot name.
 insert into postrider.endpoints (
   name, url, retry_policy, max_retries, timeout, max_in_flight, rate_limit, headers,
-  signature_scheme, signature_header, method, event_types, tenant, ordered, filter
+  signature_scheme, signature_header, method, event_types, tenant, filter
 ) values (
   coalesce($1::text, 'ep_' || replace(gen_random_uuid()::text, '-', '')),
   $2::text,
@@ -32,7 +31,6 @@ insert into postrider.endpoints (
   coalesce($11::text, 'POST'),
   $12::text[],
   $13::text,
-  $14::boolean,
-  $15::text::jsonpath
+  $14::text::jsonpath
 )
 returning name;

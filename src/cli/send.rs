@@ -26,6 +26,7 @@ pub(super) struct Args {
     /// For example order.paid
     event_type: String,
     /// JSON text, sent byte for byte; - reads it from stdin
+    #[arg(allow_negative_numbers = true)]
     payload: Option<String>,
     /// Read the JSON text from a file; - is stdin
     #[arg(long, value_name = "FILE")]

@@ -52,9 +52,6 @@ pub(super) struct Args {
     /// Whose endpoint it is, when you have tenants
     #[arg(long)]
     tenant: Option<String>,
-    /// Deliver in order of insertion, one at a time
-    #[arg(long)]
-    ordered: bool,
     /// A jsonpath predicate over the payload that `postrider.publish` asks
     #[arg(long, value_name = "JSONPATH")]
     filter: Option<String>,
@@ -104,7 +101,6 @@ fn understand(args: Args) -> anyhow::Result<NewEndpoint> {
         method: args.method,
         event_types: args.event_types,
         tenant: args.tenant,
-        ordered: args.ordered,
         filter: args.filter,
         // An empty variable is an unset one.
         secret: args.secret.filter(|secret| !secret.is_empty()),

@@ -39,8 +39,6 @@ pub struct NewEndpoint {
     pub event_types: Option<Vec<String>>,
     /// Whose it is.
     pub tenant: Option<String>,
-    /// In order of insertion, one at a time.
-    pub ordered: bool,
     /// jsonpath that publish asks.
     pub filter: Option<String>,
     /// The caller's own signing secret; generated when left out.
@@ -213,7 +211,6 @@ pub async fn add(client: &mut Client, new: &NewEndpoint) -> Result<WithSecret, E
             (&new.method, Type::TEXT),
             (&new.event_types, Type::TEXT_ARRAY),
             (&new.tenant, Type::TEXT),
-            (&new.ordered, Type::BOOL),
             (&new.filter, Type::TEXT),
         ],
     )
