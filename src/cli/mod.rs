@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 pub mod connection;
 pub mod exit;
+pub mod listen;
 mod log;
 
 mod completions;
@@ -70,12 +71,14 @@ enum Command {
     Replay(replay::Args),
     /// Show what happened lately and what waits now
     Stats(stats::Args),
+    /// Deliver what is due, until you stop it
+    Worker(worker::Args),
+    /// Receive webhooks on this machine: see them, verify them, fail them on purpose
+    Listen(listen::Args),
     /// Print the headers that sign a body
     Sign(sign::Args),
     /// Check the signature of a request that was received
     Verify(verify::Args),
-    /// Deliver what is due, until you stop it
-    Worker(worker::Args),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -94,6 +97,7 @@ impl Command {
             Self::Replay(args) => replay::run(args).await,
             Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
+            Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
             Self::Completions(args) => completions::run(args).await,
@@ -104,18 +108,10 @@ impl Command {
     /// What is logged when neither `--log` nor `POSTRIDER_LOG` says. A long-running command tells what it does; the
     /// others speak by their output.
     fn default_log(&self) -> &'static str {
-        match self {
-            Self::Worker(_) => log::PROGRESS,
-            Self::Migrate(_)
-            | Self::Endpoint(_)
-            | Self::Send(_)
-            | Self::Delivery(_)
-            | Self::Replay(_)
-            | Self::Stats(_)
-            | Self::Sign(_)
-            | Self::Verify(_)
-            | Self::Completions(_)
-            | Self::Man(_) => log::WARNINGS,
+        if matches!(self, Self::Worker(_)) {
+            log::PROGRESS
+        } else {
+            log::WARNINGS
         }
     }
 }

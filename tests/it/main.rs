@@ -1,12 +1,20 @@
 //! The integration suite: one binary, a module per stage of the way.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper fails like the test that calls it"
+)]
 
 mod support;
 
+/// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
+mod harness;
 /// Arrows point down only: who may know whom.
 mod architecture;
 /// The private server starts, ends and keeps what it should, whoever we are.
 mod cluster;
-/// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
-mod harness;
+/// The development receiver tells what came, and fails as it is told.
+mod listen;
+/// What leaves for receivers, and what comes back.
+mod outbound;
 /// The operator's commands: endpoints, deliveries, replays, numbers.
 mod operator;

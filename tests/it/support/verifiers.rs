@@ -128,19 +128,19 @@ fn python_with_the_package() -> Result<PathBuf, String> {
         return Ok(python);
     }
     // Made aside and moved, since another test process may be at it, too: the first that is done wins.
-    let half = folder.with_extension(std::process::id().to_string());
-    let half_python = half.join("bin/python");
+    let aside =
+        tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
+    let half = aside.path().join("venv");
     succeed(Command::new("python3").args(["-m", "venv"]).arg(&half))?;
-    succeed(Command::new(&half_python).args([
+    succeed(Command::new(half.join("bin/python")).args([
         "-m",
         "pip",
         "install",
         "--quiet",
         "standardwebhooks",
     ]))?;
-    if std::fs::rename(&half, &folder).is_err() {
-        drop(std::fs::remove_dir_all(&half));
-    }
+    // Refused when the other one has won; what counts is what is there now.
+    drop(std::fs::rename(&half, &folder));
     if imports(&python) {
         Ok(python)
     } else {
