@@ -13,6 +13,9 @@ use crate::harmless;
 
 /// Stands for a value that is not there.
 const NOTHING: &str = "-";
+/// Below so many columns, lines that the terminal breaks are easier to read than cells of two letters. Some terminals
+/// say 0.
+const NARROWEST: u16 = 60;
 
 /// Flatten this into the arguments of a command that has a result to read.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -42,15 +45,15 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Prints rows under their headings.
 pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
+    let arrangement = match table.width() {
+        Some(width) if width >= NARROWEST => ContentArrangement::Dynamic,
+        Some(_) | None => ContentArrangement::Disabled,
+    };
+    table.set_content_arrangement(arrangement);
     if std::io::stdout().is_terminal() {
-        table
-            .load_style(presets::UTF8_FULL_CONDENSED)
-            .set_content_arrangement(ContentArrangement::Dynamic);
+        table.load_style(presets::UTF8_FULL_CONDENSED);
     } else {
-        table
-            .load_style(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Disabled)
-            .force_no_tty();
+        table.load_style(presets::NOTHING).force_no_tty();
     }
     table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
     for row in rows {
