@@ -14,12 +14,20 @@ pub mod listen;
 mod log;
 
 mod completions;
+mod delivery;
+mod endpoint;
 mod man;
 mod migrate;
-mod worker;
+mod output;
+mod refusal;
+mod replay;
+mod send;
 mod sign;
 mod signature;
+mod stats;
+mod value;
 mod verify;
+mod worker;
 
 pub use exit::{Exit, Failure};
 
@@ -53,6 +61,16 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Add, list, show, pause, disable and test endpoints
+    Endpoint(endpoint::Args),
+    /// Put an event into the outbox by hand
+    Send(send::Args),
+    /// List, show and cancel deliveries
+    Delivery(delivery::Args),
+    /// Send finished deliveries again
+    Replay(replay::Args),
+    /// Show what happened lately and what waits now
+    Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
@@ -73,6 +91,11 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Endpoint(args) => endpoint::run(args).await,
+            Self::Send(args) => send::run(args).await,
+            Self::Delivery(args) => delivery::run(args).await,
+            Self::Replay(args) => replay::run(args).await,
+            Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,

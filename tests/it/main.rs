@@ -25,3 +25,5 @@ mod outbound;
 
 /// An empty database on a server of this binary, for the tests of migrations and sessions.
 mod server;
+/// The operator's commands: endpoints, deliveries, replays, numbers.
+mod operator;
