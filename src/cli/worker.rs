@@ -92,6 +92,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let stop = stop_on_signal()?;
     let options = options(&args)?;
     let client = args.outbound.client()?;
     let connector = args.connect.connector()?;
@@ -110,7 +111,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         "worker starts"
     );
     let until = options.until;
-    let summary = worker::run(options, &connector, client, stop_on_signal()?).await?;
+    let summary = worker::run(options, &connector, client, stop).await?;
     tracing::info!(
         delivered = summary.delivered,
         failed = summary.failed,
