@@ -46,13 +46,13 @@ pub(super) struct Args {
     /// HTTP method [default: POST]
     #[arg(long, value_parser = PossibleValuesParser::new(["POST", "PUT", "PATCH"]))]
     method: Option<String>,
-    /// Event types that `postrider.publish` fans out to it, such as order.paid,refund.* [default: all]
+    /// Kept for fan-out by event type, which is not offered yet: order.paid,refund.* [default: all]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     event_types: Option<Vec<String>>,
     /// Whose endpoint it is, when you have tenants
     #[arg(long)]
     tenant: Option<String>,
-    /// A jsonpath predicate over the payload that `postrider.publish` asks
+    /// Kept for fan-out, which is not offered yet: a jsonpath predicate over the payload
     #[arg(long, value_name = "JSONPATH")]
     filter: Option<String>,
     /// Your own signing secret: whsec_ and the base64 of 24 to 64 bytes [default: generated]
