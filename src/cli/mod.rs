@@ -13,9 +13,13 @@ pub mod exit;
 pub mod listen;
 mod log;
 
+mod children;
 mod completions;
+mod demo;
+mod dev;
 mod man;
 mod migrate;
+mod private;
 mod worker;
 mod sign;
 mod signature;
@@ -25,6 +29,8 @@ pub use exit::{Exit, Failure};
 
 const START_HERE: &str = "\
 Start here:
+  postrider demo              see it at work, with nothing set up: takes half a minute
+  postrider dev               a database, a worker and a receiver to try it by hand
   postrider migrate up        create the schema `postrider` in your database
   postrider worker            deliver what is due, until you stop it
   postrider send --help       put an event into the outbox by hand
@@ -47,10 +53,17 @@ pub struct Cli {
     command: Command,
     #[command(flatten)]
     log: log::LogArgs,
+    /// End when stdin does: how our own children notice that we are gone
+    #[arg(long = children::END_WITH_STDIN, global = true, hide = true)]
+    end_with_stdin: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// See it at work, with nothing set up: outages, a killed worker, a dead letter
+    Demo(demo::Args),
+    /// Run a database, a worker and a receiver for development, until you stop it
+    Dev(dev::Args),
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
     /// Deliver what is due, until you stop it
@@ -72,6 +85,8 @@ impl Command {
     /// Each subcommand by its module.
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
+            Self::Demo(args) => demo::run(args).await,
+            Self::Dev(args) => dev::run(args).await,
             Self::Migrate(args) => migrate::run(args).await,
             Self::Worker(args) => worker::run(args).await,
             Self::Listen(args) => listen::run(args).await,
@@ -105,6 +120,9 @@ pub fn prepare_process() {
 /// Runs what was asked for, to its exit code.
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
+    if cli.end_with_stdin {
+        children::end_with_stdin();
+    }
     let outcome = log::start(&cli.log, cli.command.default_log()).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
