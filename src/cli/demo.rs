@@ -9,7 +9,9 @@
 )]
 
 mod acts;
+mod afterwards;
 mod journal;
+mod outage;
 mod screen;
 mod stage;
 
@@ -69,17 +71,17 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     } else {
         "Every process has ended, and the folder is gone."
     };
-    screen.end(&format!(
-        "All {} facts marked ok were checked, in {:.0} s. {rest}",
+    screen.title(&format!(
+        "All {} facts marked ok were checked, within {:.0} s.\n{rest}",
         screen.facts(),
-        started.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64().ceil()
     ));
     Ok(Exit::Done)
 }
 
 fn print_what_stays(screen: &mut Screen, cluster: &Cluster) {
     let folder = cluster.folder().display();
-    screen.heading("The database stays, as you asked");
+    screen.title("The database stays, as you asked");
     screen.lines(&[
         format!("folder       {folder}"),
         format!("look inside  psql '{}'", private::url(cluster)),

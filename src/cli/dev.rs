@@ -231,16 +231,18 @@ Ready. It runs until you press Ctrl-C; the rows stay.
 
 Put an event in, from another terminal:
 
-  psql '{url}' -c \"
+  db='{url}'
+  psql \"$db\" -c \"
     insert into postrider.deliveries (endpoint, event_type, payload)
-    values ('dev', 'order.paid', json_build_object('type', 'order.paid', 'order', 1))\"
+    values ('dev', 'order.paid',
+            json_build_object('type', 'order.paid', 'order', 1))\"
 
 What became of it, and every try that was made:
 
-  psql '{url}' -c \"
+  psql \"$db\" -c \"
     select id, status, attempt_count, last_error, next_retry
       from postrider.deliveries order by id desc limit 10\"
-  psql '{url}' -c \"
+  psql \"$db\" -c \"
     select delivery_id, attempt_no, outcome, status_code, duration_ms, error
       from postrider.attempts order by started_at desc limit 10\"
 

@@ -17,6 +17,14 @@ pub(super) struct Screen {
     colours: Colours,
     acts: u32,
     facts: u32,
+    last: Last,
+}
+
+/// What was printed last.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    Line,
+    Gap,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +47,7 @@ impl Screen {
             colours,
             acts: 0,
             facts: 0,
+            last: Last::Line,
         }
     }
 
@@ -47,46 +56,44 @@ impl Screen {
         self.facts
     }
 
-    pub(super) fn title(&self, text: &str) {
-        println!("\n{}\n", self.painted(BOLD, text));
+    pub(super) fn title(&mut self, text: &str) {
+        self.gap();
+        self.line(&self.painted(BOLD, text));
+        self.gap();
     }
 
     /// The next act.
     pub(super) fn act(&mut self, name: &str) {
         self.acts += 1;
-        let heading = format!("{}. {name}", self.acts);
-        println!("\n{}\n", self.painted(BOLD, &heading));
+        self.title(&format!("{}. {name}", self.acts));
     }
 
-    /// A part that is no act.
-    pub(super) fn heading(&self, name: &str) {
-        println!("\n{}\n", self.painted(BOLD, name));
-    }
-
-    pub(super) fn text(&self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         for line in text.lines() {
-            println!("{line}");
+            self.line(line);
         }
     }
 
     /// Lines that belong together, set in.
-    pub(super) fn lines(&self, lines: &[String]) {
+    pub(super) fn lines(&mut self, lines: &[String]) {
+        self.gap();
         for line in lines {
-            println!("   {line}");
+            self.line(&format!("   {line}"));
         }
+        self.gap();
     }
 
     /// A statement that is run now, as it is run.
-    pub(super) fn sql(&self, sql: &str) {
-        println!();
+    pub(super) fn sql(&mut self, sql: &str) {
+        self.gap();
         for line in sql.lines() {
-            println!("   {}", self.painted(CYAN, line));
+            self.line(&format!("   {}", self.painted(CYAN, line)));
         }
-        println!();
+        self.gap();
     }
 
     /// What a statement answered.
-    pub(super) fn table(&self, answer: &Answer) {
+    pub(super) fn table(&mut self, answer: &Answer) {
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING)
@@ -96,9 +103,10 @@ impl Screen {
             table.add_row(row.iter().map(|value| value.as_deref().unwrap_or("-")));
         }
         for line in table.trim_fmt().lines() {
-            println!("   {}", line.trim_end());
+            // Each cell begins with a space.
+            self.line(&format!("  {}", line.trim_end()));
         }
-        println!();
+        self.gap();
     }
 
     /// Something that the caller has checked.
@@ -106,13 +114,22 @@ impl Screen {
         self.facts += 1;
         let mut mark = self.painted(GREEN, "ok");
         for line in text.lines() {
-            println!("{mark} {line}");
+            self.line(&format!("{mark} {line}"));
             mark = "  ".to_owned();
         }
     }
 
-    pub(super) fn end(&self, text: &str) {
-        println!("\n{}", self.painted(BOLD, text));
+    fn line(&mut self, line: &str) {
+        println!("{line}");
+        self.last = Last::Line;
+    }
+
+    /// An empty line, if there is none yet.
+    fn gap(&mut self) {
+        if let Last::Line = self.last {
+            println!();
+            self.last = Last::Gap;
+        }
     }
 
     fn painted(&self, code: &str, text: &str) -> String {
@@ -133,6 +150,7 @@ mod tests {
             colours: Colours::Off,
             acts: 0,
             facts: 0,
+            last: Last::Gap,
         };
 
         assert_eq!(plain.painted(GREEN, "ok"), "ok");
