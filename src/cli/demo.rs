@@ -85,7 +85,11 @@ fn print_what_stays(screen: &mut Screen, cluster: &Cluster) {
     screen.lines(&[
         format!("folder       {folder}"),
         format!("look inside  psql '{}'", private::url(cluster)),
-        format!("remove it    kill -INT {} && rm -r {folder}", cluster.pid()),
+        // QUIT, since the server writes nothing more then: what it wrote while it ended would come in the way of rm.
+        format!(
+            "remove it    kill -QUIT {} && rm -rf {folder}",
+            cluster.pid()
+        ),
     ]);
 }
 

@@ -131,7 +131,7 @@ impl Cluster {
 
     /// Lets the server run on when this process has ended, and its folder stay.
     ///
-    /// The next start in this folder stops it and takes over; by hand, SIGINT to [`pid`](Self::pid) does.
+    /// The next start in this folder stops it and takes over; by hand, a signal to [`pid`](Self::pid) does.
     pub fn leave_running(self) {
         // Its drop would stop the server.
         let mut cluster = ManuallyDrop::new(self);

@@ -400,3 +400,29 @@ fn a_second_dev_on_the_same_folder_is_told_who_uses_it() {
     first.signal(Signal::TERM);
     assert_eq!(first.end().code(), Some(0));
 }
+
+#[test]
+fn a_claim_that_does_not_hold_fails_the_demo_and_shows_what_the_workers_said() {
+    let folder = open_folder();
+    let mut demo = Running::start(postrider(&["demo"]).env("TMPDIR", folder.path()));
+    demo.until_line("worker-b    process");
+    let [_, _, worker_a, worker_b] = processes(&demo.said)[..] else {
+        panic!("{}", demo.said);
+    };
+    for worker in [worker_a, worker_b] {
+        let pid = Pid::from_raw(worker).expect("a process id");
+        kill_process(pid, Signal::STOP).expect("it runs");
+    }
+
+    let ended = demo.end();
+
+    let mut errors = String::new();
+    let mut stderr = demo.process.stderr.take().expect("piped");
+    stderr.read_to_string(&mut errors).expect("UTF-8");
+    assert_eq!(ended.code(), Some(1), "{}\n{errors}", demo.said);
+    assert!(errors.contains("this did not hold"), "{errors}");
+    assert!(errors.contains("--- worker-a\n"), "{errors}");
+    assert!(errors.contains("worker starts"), "{errors}");
+    assert!(!runs(worker_a) && !runs(worker_b), "they ended");
+    assert!(is_empty(folder.path()));
+}
