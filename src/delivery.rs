@@ -2,6 +2,7 @@
 //!
 //! Owns the shapes only. Nothing here reads a clock, a socket or a database.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use crate::policy::Policy;
 use crate::signing::{Scheme, SchemeError, Secret};
 
 /// One claimed delivery: the frozen event and the budget that is left for it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Delivery {
     /// `deliveries.id`.
     pub id: i64,
@@ -37,7 +38,7 @@ pub struct Delivery {
 }
 
 /// Where deliveries go and how: one row of `endpoints` with its policy and secrets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Endpoint {
     /// `endpoints.name`.
     pub name: String,
@@ -57,4 +58,25 @@ pub struct Endpoint {
     pub secrets: Vec<Secret>,
     /// When a failed try is tried again.
     pub policy: Policy,
+}
+
+// No derive: bodies, headers and URLs hold what no log may show.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id)
+            .field("endpoint", &self.endpoint)
+            .field("event_id", &self.event_id)
+            .field("claim_no", &self.claim_no)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("name", &self.name)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
 }

@@ -121,7 +121,7 @@ impl Client {
         let resolver = Resolver {
             lookup: options.lookup,
             guard: Arc::clone(&guard),
-            limit: options.connect_timeout * 4 / 5,
+            limit: options.connect_timeout / 5 * 4,
         };
 
         let http = reqwest::Client::builder()

@@ -27,44 +27,45 @@ pub(super) enum Transport {
 
 pub(super) fn failure(error: reqwest::Error, transport: Transport, trust: Trust) -> Failure {
     let error = error.without_url();
-    let kind = kind(&error, transport);
-    let mut message = message(&error);
-    if kind == FailureKind::Tls && trust == Trust::Nobody {
+    let causes = causes(&error);
+
+    if let Some(unresolved) = causes
+        .iter()
+        .find_map(|cause| cause.downcast_ref::<Unresolved>())
+    {
+        let kind = match unresolved {
+            Unresolved::Blocked { .. } => FailureKind::Blocked,
+            Unresolved::Lookup { .. } | Unresolved::NoAddress { .. } | Unresolved::Slow { .. } => {
+                FailureKind::Dns
+            }
+        };
+        return Failure {
+            kind,
+            message: unresolved.to_string(),
+        };
+    }
+
+    let mut message = message(&causes);
+    let tls = causes
+        .iter()
+        .find_map(|cause| cause.downcast_ref::<rustls::Error>());
+    if trust == Trust::Nobody && matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
         message.push_str(NOBODY_TRUSTED);
     }
-
-    Failure { kind, message }
-}
-
-fn kind(error: &reqwest::Error, transport: Transport) -> FailureKind {
-    let causes = causes(error);
-
-    for cause in &causes {
-        match cause.downcast_ref() {
-            Some(Unresolved::Blocked { .. }) => return FailureKind::Blocked,
-            Some(
-                Unresolved::Lookup { .. } | Unresolved::NoAddress { .. } | Unresolved::Slow { .. },
-            ) => {
-                return FailureKind::Dns;
-            }
-            None => {}
-        }
-        if cause.is::<rustls::Error>() {
-            return FailureKind::Tls;
-        }
-    }
-
     let in_handshake = || {
         let mut io = causes
             .iter()
             .filter_map(|cause| cause.downcast_ref::<io::Error>());
         transport == Transport::Tls && io.any(|error| ends_an_open_connection(error.kind()))
     };
-    match error.is_connect() {
-        true if in_handshake() => FailureKind::Tls,
-        true => FailureKind::Connect,
-        false => FailureKind::Protocol,
-    }
+    let kind = match (error.is_connect(), tls) {
+        (_, Some(_)) => FailureKind::Tls,
+        (true, None) if in_handshake() => FailureKind::Tls,
+        (true, None) => FailureKind::Connect,
+        (false, None) => FailureKind::Protocol,
+    };
+
+    Failure { kind, message }
 }
 
 /// Errors that only a connection which was already made can end in: before HTTP begins, that is the TLS handshake.
@@ -93,22 +94,20 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> Vec<&'a (dyn Error + 'static)
     std::iter::successors(Some(error), |error| below(*error)).collect()
 }
 
-/// The causes, outermost first, without those that only repeat the one above. The first is the client's "error sending
-/// request", which says nothing when there are others.
-fn message(error: &reqwest::Error) -> String {
-    let texts: Vec<String> = causes(error).iter().map(ToString::to_string).collect();
-    let (first, below) = texts.split_first().expect("a chain has at least its head");
-
+/// The causes, outermost first, without those that only repeat the one above or name a layer of the client library.
+fn message(causes: &[&(dyn Error + 'static)]) -> String {
     let mut message = String::new();
-    for text in below {
-        if !message.contains(text.as_str()) {
+
+    for text in causes.iter().map(ToString::to_string) {
+        let is_layer = text == "error sending request" || text.starts_with("client error (");
+        if !is_layer && !message.contains(&text) {
             let separator = if message.is_empty() { "" } else { ": " };
             message.push_str(separator);
-            message.push_str(text);
+            message.push_str(&text);
         }
     }
     if message.is_empty() {
-        message.clone_from(first);
+        message.push_str("the client gave no reason");
     }
     message.chars().take(LONGEST).collect()
 }

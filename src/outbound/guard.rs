@@ -115,7 +115,7 @@ const V4: &[(Ipv4Net, &str)] = &[
     (v4([240, 0, 0, 0], 4), "reserved"),
 ];
 
-/// As above; what lies outside 2000::/3 and is not listed is forbidden as unassigned.
+/// As above; what lies outside `2000::/3` and is not listed is forbidden as unassigned.
 const V6: &[(Ipv6Net, &str)] = &[
     (v6_host(1), "loopback"),
     (v6_mapped(), "IPv4-mapped"),

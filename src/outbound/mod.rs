@@ -9,6 +9,7 @@ mod guard;
 mod headers;
 mod request;
 mod resolver;
+mod target;
 mod tls;
 
 pub use client::{Client, ClientError, Options};

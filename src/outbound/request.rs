@@ -6,8 +6,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -16,8 +14,10 @@ use url::Url;
 use crate::delivery::{Delivery, Endpoint};
 use crate::signing::{self, SchemeError, SignError};
 
-use super::headers;
+use super::{headers, target};
 
+/// Carries `deliveries.event_type`; not signed.
+const EVENT_TYPE: HeaderName = HeaderName::from_static("postrider-event-type");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION")));
 const MASK: &str = "***";
@@ -62,10 +62,10 @@ pub enum Unbuildable {
         name: String,
     },
     /// A name that HTTP cannot carry.
-    #[error("header name {name:?} is not an HTTP token")]
+    #[error("the header name that begins with {beginning:?} is not an HTTP token")]
     HeaderName {
-        /// As the user wrote it.
-        name: String,
+        /// The part before what HTTP forbids.
+        beginning: String,
     },
     /// A value that HTTP cannot carry.
     #[error("the value of header {name:?} holds a line break or another control character")]
@@ -110,11 +110,7 @@ pub fn build(
     timestamp: i64,
 ) -> Result<Request, Unbuildable> {
     let method = method(&endpoint.method)?;
-    let mut url = url(&endpoint.url)?;
-    let basic = take_credentials(&mut url)?;
-    if url.as_str().parse::<http::Uri>().is_err() {
-        return Err(Unbuildable::RequestLine);
-    }
+    let (url, basic) = target::parse(&endpoint.url)?;
 
     let mut headers = HeaderMap::new();
     for json in [&endpoint.headers, &delivery.headers].into_iter().flatten() {
@@ -130,8 +126,19 @@ pub fn build(
     if let Some(basic) = basic {
         headers.entry(AUTHORIZATION).or_insert(basic);
     }
+    // A convenience for receivers; a type that no header can carry is no reason to keep the event back.
+    if let Ok(event_type) = HeaderValue::from_str(&delivery.event_type) {
+        headers.entry(EVENT_TYPE).or_insert(event_type);
+    }
     headers.insert(CONTENT_LENGTH, delivery.body.len().into());
-    for (name, value) in signature(endpoint, delivery, timestamp)? {
+    let signed = signing::sign(
+        endpoint.scheme.as_ref().map_err(Clone::clone)?,
+        &delivery.event_id,
+        timestamp,
+        &delivery.body,
+        &endpoint.secrets,
+    )?;
+    for (name, value) in signed {
         if headers.contains_key(&name) {
             return Err(Unbuildable::ReservedHeader {
                 name: name.as_str().to_owned(),
@@ -188,61 +195,6 @@ fn method(name: &str) -> Result<Method, Unbuildable> {
     }
 }
 
-fn url(text: &str) -> Result<Url, Unbuildable> {
-    let mut url = Url::parse(text)?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(Unbuildable::Scheme);
-    }
-
-    url.set_fragment(None);
-    Ok(url)
-}
-
-/// Moves `user:password@` out of the URL into the value of an `authorization` header (RFC 7617).
-fn take_credentials(url: &mut Url) -> Result<Option<HeaderValue>, Unbuildable> {
-    if url.username().is_empty() && url.password().is_none() {
-        return Ok(None);
-    }
-
-    let mut pair = percent_decoded(url.username());
-    pair.push(b':');
-    pair.extend(percent_decoded(url.password().unwrap_or_default()));
-    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(pair)))
-        .expect("base64 is printable ASCII");
-    value.set_sensitive(true);
-
-    url.set_username("").map_err(|()| Unbuildable::Scheme)?;
-    url.set_password(None).map_err(|()| Unbuildable::Scheme)?;
-    Ok(Some(value))
-}
-
-/// What is no valid escape stands for itself, as in browsers.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        decoded.push(match (byte, after) {
-            (b'%', &[high, low, ref tail @ ..]) => match (hex(high), hex(low)) {
-                (Some(high), Some(low)) => {
-                    rest = tail;
-                    high * 16 + low
-                }
-                _ => byte,
-            },
-            _ => byte,
-        });
-    }
-    decoded
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| u8::try_from(value).ok())
-}
-
 fn content_type(text: &str) -> Result<HeaderValue, Unbuildable> {
     let refused = || Unbuildable::ContentType {
         content_type: text.to_owned(),
@@ -259,28 +211,12 @@ fn content_type(text: &str) -> Result<HeaderValue, Unbuildable> {
     }
 }
 
-fn signature(
-    endpoint: &Endpoint,
-    delivery: &Delivery,
-    timestamp: i64,
-) -> Result<Vec<(HeaderName, HeaderValue)>, Unbuildable> {
-    let mut signed = signing::sign(
-        endpoint.scheme.as_ref().map_err(Clone::clone)?,
-        &delivery.event_id,
-        timestamp,
-        &delivery.body,
-        &endpoint.secrets,
-    )?;
-
-    for (name, value) in &mut signed {
-        value.set_sensitive(!matches!(name.as_str(), "webhook-id" | "webhook-timestamp"));
-    }
-    Ok(signed)
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::policy::Policy;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+
+    use crate::policy::{Policy, RetryOn, Schedule};
     use crate::signing::{Scheme, Secret};
 
     use super::*;
@@ -316,11 +252,15 @@ mod tests {
     }
 
     fn secrets() -> Vec<Secret> {
-        vec![Secret]
+        vec![Secret::parse(&format!("whsec_{}", BASE64.encode([7; 24]))).unwrap()]
     }
 
     fn policy() -> Policy {
-        Policy
+        Policy {
+            schedule: Schedule::Fixed { delays: Vec::new() },
+            jitter: 0.0,
+            retry_on: RetryOn::default(),
+        }
     }
 
     fn built(endpoint: &Endpoint) -> Request {
@@ -435,12 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_escape_in_the_credentials_stands_for_itself() {
-        assert_eq!(percent_decoded("a%zz%4"), b"a%zz%4");
-        assert_eq!(percent_decoded("%ff%41%"), b"\xffA%");
-    }
-
-    #[test]
     fn a_deliverys_header_wins_over_the_endpoints_and_both_over_the_defaults() {
         let endpoint = Endpoint {
             headers: Some(r#"{"X-Team": "shop", "User-Agent": "shop/1"}"#.into()),
@@ -498,7 +432,7 @@ mod tests {
             (Scheme::Stripe, "stripe-signature"),
             (
                 Scheme::BodyBase64 {
-                    header: "X-Shop-Hmac".into(),
+                    header: HeaderName::from_static("x-shop-hmac"),
                 },
                 "x-shop-hmac",
             ),

@@ -1,10 +1,31 @@
 //! The integration suite: one binary, a module per stage of the way.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a helper fails like the test that calls it"
+)]
 
+mod support;
+
+/// What the other tests stand on: databases that nobody shares, programs that end, verifiers that refuse.
+mod harness;
+/// Arrows point down only: who may know whom.
+mod architecture;
 /// The private server starts, ends and keeps what it should, whoever we are.
 mod cluster;
-
-/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
-mod demo;
-
+/// A session comes about as libpq would make it.
+mod connect;
+/// The schema is created once, whoever runs at the same time.
+mod migrate;
+/// Every failure says what to do next and has its exit code.
+mod cli;
 /// The development receiver tells what came, and fails as it is told.
 mod listen;
+/// What leaves for receivers, and what comes back.
+mod outbound;
+
+/// An empty database on a server of this binary, for the tests of migrations and sessions.
+mod server;
+/// The operator's commands: endpoints, deliveries, replays, numbers.
+mod operator;
+/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
+mod demo;

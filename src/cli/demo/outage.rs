@@ -199,7 +199,7 @@ impl Story<'_> {
             "the receivers saw {} requests, so {repeats} were repeats, with the same webhook-id:\n\
              the hanging one had taken them and never answered, {at_receiver} of them from the killed\n\
              worker. Nobody can know what became of such a request, so it is sent again:\n\
-             at least once. A receiver that may get one twice remembers webhook-ids.",
+             at least once. A receiver tells a repeat by its webhook-id.",
             requests.len()
         ));
         let verified = all_verified(&requests)?;

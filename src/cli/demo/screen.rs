@@ -24,6 +24,7 @@ pub(super) struct Screen {
 #[derive(Clone, Copy, Debug)]
 enum Last {
     Line,
+    Fact,
     Gap,
 }
 
@@ -111,12 +112,16 @@ impl Screen {
 
     /// Something that the caller has checked.
     pub(super) fn fact(&mut self, text: &str) {
+        if let Last::Line = self.last {
+            self.gap();
+        }
         self.facts += 1;
         let mut mark = self.painted(GREEN, "ok");
         for line in text.lines() {
             self.line(&format!("{mark} {line}"));
             mark = "  ".to_owned();
         }
+        self.last = Last::Fact;
     }
 
     fn line(&mut self, line: &str) {
@@ -126,7 +131,7 @@ impl Screen {
 
     /// An empty line, if there is none yet.
     fn gap(&mut self) {
-        if let Last::Line = self.last {
+        if let Last::Line | Last::Fact = self.last {
             println!();
             self.last = Last::Gap;
         }
