@@ -47,7 +47,15 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     ));
 
     // Not cut short by a signal: half a server would stay behind. The signal is seen right after it.
-    let cluster = private::start(Data::Temporary, binaries).await?;
+    let cluster = match private::start(Data::Temporary, binaries).await {
+        Ok(cluster) => cluster,
+        // A Ctrl-C reaches initdb, too.
+        Err(error) => tokio::select! {
+            biased;
+            () = stops.next() => return Err(interrupted()),
+            () = std::future::ready(()) => return Err(error),
+        },
+    };
     let mut stage = Stage::new(private::url(&cluster));
     let told = tokio::select! {
         biased;
