@@ -16,3 +16,7 @@ mod cluster;
 mod listen;
 /// What leaves for receivers, and what comes back.
 mod outbound;
+/// No byte changes on its way, and none that comes back does harm.
+mod bytes;
+/// Where a delivery may go, and what keeps it from going.
+mod addressing;
