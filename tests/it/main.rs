@@ -27,3 +27,7 @@ mod outbound;
 mod server;
 /// The operator's commands: endpoints, deliveries, replays, numbers.
 mod operator;
+/// No byte changes on its way, and none that comes back does harm.
+mod bytes;
+/// Where a delivery may go, and what keeps it from going.
+mod addressing;
