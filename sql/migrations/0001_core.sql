@@ -1,5 +1,16 @@
 -- The core: endpoints, deliveries, attempts, and what people call. The essay is in sql/README.md.
 
+do $$
+begin
+  if current_setting('server_version_num')::integer < 140000 then
+    raise exception 'Postrider needs PostgreSQL 14 or later, this server is %', current_setting('server_version') using errcode = '0A000';
+  elsif current_setting('server_encoding') <> 'UTF8' then
+    raise exception 'Postrider needs a database in UTF8, this one is in %', current_setting('server_encoding') using errcode = '0A000',
+      hint = 'Bytes must arrive as they were written. Create one with: create database ... encoding ''UTF8'' template template0';
+  end if;
+end
+$$;
+
 -- ------------------------------------------------------------------ retry policies
 
 create table postrider.retry_policies (

@@ -14,12 +14,20 @@ pub mod listen;
 mod log;
 
 mod completions;
+mod delivery;
+mod endpoint;
 mod man;
 mod migrate;
-mod worker;
+mod output;
+mod refusal;
+mod replay;
+mod send;
 mod sign;
 mod signature;
+mod stats;
+mod value;
 mod verify;
+mod worker;
 
 pub use exit::{Exit, Failure};
 
@@ -29,11 +37,11 @@ Start here:
   postrider worker            deliver what is due, until you stop it
   postrider send --help       put an event into the outbox by hand
 
-Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL, else libpq's PGHOST, PGUSER and so on,
-else the local server.
+Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL,
+else libpq's PGHOST, PGUSER and so on, else the local server.
 
-Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missing or of another version,
-5 not permitted.";
+Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database,
+4 schema missing or of another version, 5 not permitted.";
 
 /// Delivers webhooks out of PostgreSQL
 ///
@@ -41,7 +49,7 @@ Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missi
 /// on record.
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, after_help = START_HERE, arg_required_else_help = true)]
-#[command(subcommand_required = true, propagate_version = true)]
+#[command(subcommand_required = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -53,6 +61,16 @@ pub struct Cli {
 enum Command {
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Add, list, show, pause, disable and test endpoints
+    Endpoint(endpoint::Args),
+    /// Put an event into the outbox by hand
+    Send(send::Args),
+    /// List, show and cancel deliveries
+    Delivery(delivery::Args),
+    /// Send finished deliveries again
+    Replay(replay::Args),
+    /// Show what happened lately and what waits now
+    Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
@@ -73,6 +91,11 @@ impl Command {
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Endpoint(args) => endpoint::run(args).await,
+            Self::Send(args) => send::run(args).await,
+            Self::Delivery(args) => delivery::run(args).await,
+            Self::Replay(args) => replay::run(args).await,
+            Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
@@ -109,7 +132,10 @@ pub fn run(cli: Cli) -> ExitCode {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(cli.command.run())
+        let outcome = runtime.block_on(cli.command.run());
+        // A name that is still being looked up would otherwise keep the process from ending.
+        runtime.shutdown_background();
+        outcome
     });
     outcome.unwrap_or_else(|error| exit::report(&error)).into()
 }

@@ -7,8 +7,10 @@
 pub mod connect;
 mod error;
 pub mod migrate;
+pub mod operator;
 mod params;
 mod passfile;
+mod refusal;
 mod servers;
 mod tls;
 pub mod queue;
@@ -16,3 +18,4 @@ pub mod doorbell;
 mod text;
 
 pub use error::{Error, Unreachable};
+pub use refusal::{Refusal, Refused};

@@ -78,9 +78,20 @@ static ARRIVE: Statement = statement!("arrive", [TEXT, TEXT, INT4, TEXT]);
 static LEAVE: Statement = statement!("leave", [TEXT]);
 static PARTITIONS: Statement = statement!("partitions", [TIMESTAMPTZ, TIMESTAMPTZ]);
 
+/// Whose the sessions are that a worker's statements run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sessions {
+    /// The worker's own, for as long as they live: statements are prepared once, plans are pinned.
+    Own,
+    /// A pooler's, another one for each transaction (PgBouncer in transaction mode): nothing is left behind in them, so each statement
+    /// is parsed and planned anew.
+    Pooled,
+}
+
 /// The worker's sessions. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue {
+    sessions: Sessions,
     claims: Pool,
     records: Pool,
     target: String,
@@ -156,14 +167,19 @@ impl Queue {
     /// # Errors
     ///
     /// [`Error::Settings`] when a pool cannot be built.
-    pub fn new(connector: &Connector) -> Result<Self, Error> {
+    pub fn new(connector: &Connector, sessions: Sessions) -> Result<Self, Error> {
+        let session = match sessions {
+            Sessions::Own => SESSION.map(str::to_owned).to_vec(),
+            Sessions::Pooled => Vec::new(),
+        };
         let pool = |max_size| {
             connector.pool(PoolOptions {
                 max_size,
-                session: SESSION.map(str::to_owned).to_vec(),
+                session: session.clone(),
             })
         };
         Ok(Self {
+            sessions,
             claims: pool(2)?,
             records: pool(2)?,
             target: connector.display().to_owned(),
@@ -295,10 +311,22 @@ impl Queue {
     ) -> Result<Vec<Row>, Error> {
         let client = pool.get().await?;
         let work = async {
-            let prepared = client
-                .prepare_typed_cached(statement.sql, statement.types)
-                .await?;
-            client.query(&prepared, params).await
+            match self.sessions {
+                Sessions::Own => {
+                    let prepared = client
+                        .prepare_typed_cached(statement.sql, statement.types)
+                        .await?;
+                    client.query(&prepared, params).await
+                }
+                Sessions::Pooled => {
+                    let typed: Vec<_> = params
+                        .iter()
+                        .copied()
+                        .zip(statement.types.iter().cloned())
+                        .collect();
+                    client.query_typed(statement.sql, &typed).await
+                }
+            }
         };
         let outcome = match tokio::time::timeout(STATEMENT_LIMIT, work).await {
             Ok(outcome) => outcome.map_err(Error::from),
