@@ -18,6 +18,10 @@ mod connect;
 mod migrate;
 /// Every failure says what to do next and has its exit code.
 mod cli;
+
+/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
+mod demo;
+
 /// The development receiver tells what came, and fails as it is told.
 mod listen;
 /// What leaves for receivers, and what comes back.
