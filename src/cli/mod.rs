@@ -39,9 +39,10 @@ const START_HERE: &str = "\
 Start here:
   postrider demo              see it at work, with nothing set up: takes half a minute
   postrider dev               a database, a worker and a receiver to try it by hand
+  postrider demo              see it at work, with nothing set up
   postrider migrate up        create the schema `postrider` in your database
   postrider worker            deliver what is due, until you stop it
-  postrider send --help       put an event into the outbox by hand
+  postrider send --help       queue an event by hand
 
 Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL,
 else libpq's PGHOST, PGUSER and so on, else the local server.
@@ -76,7 +77,7 @@ enum Command {
     Migrate(migrate::Args),
     /// Add, list, show, pause, disable and test endpoints
     Endpoint(endpoint::Args),
-    /// Put an event into the outbox by hand
+    /// Queue an event by hand
     Send(send::Args),
     /// List, show and cancel deliveries
     Delivery(delivery::Args),

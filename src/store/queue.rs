@@ -67,7 +67,7 @@ pub static STATEMENTS: [&Statement; 8] = [
     &PARTITIONS,
 ];
 
-static CLAIM: Statement = statement!("claim", [TEXT, INT4, INT4, TEXT, INT8]);
+static CLAIM: Statement = statement!("claim", [TEXT, INT4, INT4, TEXT, INT8, INT8]);
 #[rustfmt::skip]
 static RECORD: Statement = statement!("record", [
     INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, TEXT_ARRAY,
@@ -113,6 +113,8 @@ pub struct Ask<'a> {
     pub worker: &'a str,
     /// The lease is the endpoint's timeout and this.
     pub margin: Duration,
+    /// A worker that takes nothing looks again after this long at most, and wants the doorbell until then.
+    pub sleep: Duration,
 }
 
 /// What a claim took, and where its walk ended.
@@ -132,6 +134,8 @@ pub struct Claim {
     pub rationed: bool,
     /// Whether a lane waits for tries of it to end.
     pub capped: bool,
+    /// Whether another claim was at a lane, which was left out for it.
+    pub contended: bool,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended because their last allowed try was lost.
@@ -191,12 +195,19 @@ impl Queue {
     ///
     /// Any of the store; nothing is claimed then, or its lease runs out unused.
     pub async fn claim(&self, ask: Ask<'_>) -> Result<Claim, Error> {
-        let margin = millis(ask.margin);
+        let (margin, sleep) = (millis(ask.margin), millis(ask.sleep));
         let rows = self
             .run(
                 &self.claims,
                 &CLAIM,
-                &[&ask.cursor, &ask.lanes, &ask.wanted, &ask.worker, &margin],
+                &[
+                    &ask.cursor,
+                    &ask.lanes,
+                    &ask.wanted,
+                    &ask.worker,
+                    &margin,
+                    &sleep,
+                ],
             )
             .await?;
         read_claim(&rows)
@@ -356,6 +367,7 @@ fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         disabled: first.try_get("disabled")?,
         rationed: first.try_get("rationed")?,
         capped: first.try_get("capped")?,
+        contended: first.try_get("contended")?,
         taken: Vec::with_capacity(rows.len()),
         lost: Vec::new(),
     };

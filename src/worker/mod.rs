@@ -269,6 +269,7 @@ impl Worker {
                 wanted,
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
+                sleep: self.options.poll_interval,
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {

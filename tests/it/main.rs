@@ -18,6 +18,10 @@ mod connect;
 mod migrate;
 /// Every failure says what to do next and has its exit code.
 mod cli;
+
+/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
+mod demo;
+
 /// The development receiver tells what came, and fails as it is told.
 mod listen;
 /// What leaves for receivers, and what comes back.
@@ -29,3 +33,7 @@ mod server;
 mod operator;
 /// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
 mod demo;
+/// No byte changes on its way, and none that comes back does harm.
+mod bytes;
+/// Where a delivery may go, and what keeps it from going.
+mod addressing;
