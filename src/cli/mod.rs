@@ -39,7 +39,6 @@ const START_HERE: &str = "\
 Start here:
   postrider demo              see it at work, with nothing set up: takes half a minute
   postrider dev               a database, a worker and a receiver to try it by hand
-  postrider demo              see it at work, with nothing set up
   postrider migrate up        create the schema `postrider` in your database
   postrider worker            deliver what is due, until you stop it
   postrider send --help       queue an event by hand

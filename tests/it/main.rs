@@ -31,8 +31,6 @@ mod outbound;
 mod server;
 /// The operator's commands: endpoints, deliveries, replays, numbers.
 mod operator;
-/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
-mod demo;
 /// No byte changes on its way, and none that comes back does harm.
 mod bytes;
 /// Where a delivery may go, and what keeps it from going.
