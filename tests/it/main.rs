@@ -20,3 +20,5 @@ mod outbound;
 mod bytes;
 /// Where a delivery may go, and what keeps it from going.
 mod addressing;
+/// What receivers check: every try is signed afresh over the very bytes.
+mod signatures;
