@@ -22,3 +22,5 @@ mod bytes;
 mod addressing;
 /// What receivers check: every try is signed afresh over the very bytes.
 mod signatures;
+/// What becomes of a delivery after each kind of answer, how often it is tried, and when.
+mod retries;
