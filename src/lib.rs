@@ -15,7 +15,8 @@
 //! | module | knows |
 //! |---|---|
 //! | [`delivery`], [`attempt`], [`reply`], [`policy`], [`signing`] | each other: the nouns, pure, no I/O, no clock |
-//! | [`store`] | the nouns; alone names `tokio-postgres` |
+//! | [`harmless`] | nothing of ours: what may be shown of somebody else's text |
+//! | [`store`] | the nouns, [`harmless`]; alone names `tokio-postgres` |
 //! | [`outbound`] | the nouns; alone names `reqwest` |
 //! | [`worker`] | the nouns, [`store`], [`outbound`] |
 //! | [`cluster`] | nothing of ours: a private PostgreSQL for demo, dev and tests |
@@ -26,6 +27,8 @@ pub mod attempt;
 pub mod reply;
 pub mod policy;
 pub mod signing;
+
+pub mod harmless;
 
 pub mod store;
 pub mod outbound;

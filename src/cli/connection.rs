@@ -1,6 +1,5 @@
 //! The flags of every command that needs a database, and the way from them to a session.
 
-use anyhow::Context as _;
 use clap::Args;
 
 use crate::store::connect::{Client, ConnectOptions, Connector};
@@ -39,7 +38,7 @@ impl ConnectArgs {
         let options = ConnectOptions {
             url: self.database_url.clone(),
         };
-        Connector::from_environment(&options).context("in the database settings")
+        Ok(Connector::from_environment(&options)?)
     }
 
     /// One session on a database whose schema this program knows.

@@ -6,9 +6,9 @@
     reason = "this is where a failure reaches the terminal"
 )]
 
-use std::io;
 use std::process::ExitCode;
 
+use crate::cluster::ClusterError;
 use crate::store::{self, Unreachable};
 
 /// How the process ends. Scripts may rely on the numbers.
@@ -69,20 +69,16 @@ impl Failure {
 }
 
 /// Prints `error: ...` and `hint: ...` to stderr and chooses the exit code.
-///
-/// A reader of stdout who left early (`postrider ... | head`) is no failure: nothing is printed.
 #[must_use]
 pub fn report(error: &anyhow::Error) -> Exit {
-    if is_broken_pipe(error) {
-        return Exit::Done;
-    }
     let (exit, hint) = judge(error);
     eprintln!("error: {}", chain(error));
     eprintln!("hint: {hint}");
     exit
 }
 
-/// Makes `print!` into a closed pipe end the process quietly, where the standard library would panic.
+/// Makes `print!` into a closed pipe end the process quietly, where the standard library would panic: a reader of stdout
+/// who left early (`postrider ... | head`) is no failure.
 pub fn end_quietly_when_stdout_closes() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -95,15 +91,6 @@ pub fn end_quietly_when_stdout_closes() {
         }
         usual(info);
     }));
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let at_fault = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>());
-    // A broken pipe to the database arrives inside a store error; that one is a failure.
-    let from_store = error.chain().any(|cause| cause.is::<store::Error>());
-    !from_store && at_fault.is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The error and its causes in one line, without a cause that its parent already quotes.
@@ -136,6 +123,13 @@ fn judge(error: &anyhow::Error) -> (Exit, String) {
     {
         let (exit, hint) = judge_store(failure);
         return (exit, hint.to_owned());
+    }
+    // Its messages say themselves what to install or to stop.
+    if error.chain().any(|cause| cause.is::<ClusterError>()) {
+        return (
+            Exit::NoDatabase,
+            "put that right and run this again".to_owned(),
+        );
     }
     (
         Exit::Failures,

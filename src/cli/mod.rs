@@ -13,27 +13,42 @@ pub mod exit;
 pub mod listen;
 mod log;
 
+mod children;
 mod completions;
+mod delivery;
+mod demo;
+mod dev;
+mod endpoint;
 mod man;
 mod migrate;
-mod worker;
+mod output;
+mod private;
+mod refusal;
+mod replay;
+mod send;
 mod sign;
 mod signature;
+mod stats;
+mod value;
 mod verify;
+mod worker;
 
 pub use exit::{Exit, Failure};
 
 const START_HERE: &str = "\
 Start here:
+  postrider demo              see it at work, with nothing set up: takes half a minute
+  postrider dev               a database, a worker and a receiver to try it by hand
+  postrider demo              see it at work, with nothing set up
   postrider migrate up        create the schema `postrider` in your database
   postrider worker            deliver what is due, until you stop it
-  postrider send --help       put an event into the outbox by hand
+  postrider send --help       queue an event by hand
 
-Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL, else libpq's PGHOST, PGUSER and so on,
-else the local server.
+Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL,
+else libpq's PGHOST, PGUSER and so on, else the local server.
 
-Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missing or of another version,
-5 not permitted.";
+Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database,
+4 schema missing or of another version, 5 not permitted.";
 
 /// Delivers webhooks out of PostgreSQL
 ///
@@ -41,18 +56,35 @@ Exit codes: 0 done, 1 done with failures, 2 usage, 3 no database, 4 schema missi
 /// on record.
 #[derive(Debug, Parser)]
 #[command(name = "postrider", version, after_help = START_HERE, arg_required_else_help = true)]
-#[command(subcommand_required = true, propagate_version = true)]
+#[command(subcommand_required = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
     log: log::LogArgs,
+    /// End when stdin does: how our own children notice that we are gone
+    #[arg(long = children::END_WITH_STDIN, global = true, hide = true)]
+    end_with_stdin: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// See it at work, with nothing set up: outages, a killed worker, a dead letter
+    Demo(demo::Args),
+    /// Run a database, a worker and a receiver for development, until you stop it
+    Dev(dev::Args),
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
+    /// Add, list, show, pause, disable and test endpoints
+    Endpoint(endpoint::Args),
+    /// Queue an event by hand
+    Send(send::Args),
+    /// List, show and cancel deliveries
+    Delivery(delivery::Args),
+    /// Send finished deliveries again
+    Replay(replay::Args),
+    /// Show what happened lately and what waits now
+    Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
@@ -72,7 +104,14 @@ impl Command {
     /// Each subcommand by its module.
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
+            Self::Demo(args) => demo::run(args).await,
+            Self::Dev(args) => dev::run(args).await,
             Self::Migrate(args) => migrate::run(args).await,
+            Self::Endpoint(args) => endpoint::run(args).await,
+            Self::Send(args) => send::run(args).await,
+            Self::Delivery(args) => delivery::run(args).await,
+            Self::Replay(args) => replay::run(args).await,
+            Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
@@ -105,11 +144,17 @@ pub fn prepare_process() {
 /// Runs what was asked for, to its exit code.
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
+    if cli.end_with_stdin {
+        children::end_with_stdin();
+    }
     let outcome = log::start(&cli.log, cli.command.default_log()).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(cli.command.run())
+        let outcome = runtime.block_on(cli.command.run());
+        // A name that is still being looked up would otherwise keep the process from ending.
+        runtime.shutdown_background();
+        outcome
     });
     outcome.unwrap_or_else(|error| exit::report(&error)).into()
 }

@@ -13,6 +13,7 @@ use super::connection::ConnectArgs;
 use super::{Exit, Failure};
 use crate::outbound::{self, Client, Guard};
 use crate::store::migrate;
+use crate::store::queue::Sessions;
 use crate::worker::{self, Options, Until, Waking};
 
 /// How a worker sends: what `worker`, `dev` and `demo` share.
@@ -79,9 +80,12 @@ pub(super) struct Args {
     /// Work off what is due now, then exit: 0 when all was delivered, 1 otherwise
     #[arg(long)]
     drain: bool,
-    /// Only poll; for PgBouncer in transaction mode, where LISTEN does not work
+    /// Do not LISTEN: find new rows by polling alone
     #[arg(long, env = "POSTRIDER_NO_LISTEN")]
     no_listen: bool,
+    /// The database is behind PgBouncer in transaction mode: no LISTEN, no prepared statements, no session settings
+    #[arg(long, env = "POSTRIDER_POOLER")]
+    pooler: bool,
     /// How this worker is called in postrider.workers and in attempts [default: host, process id and a random part]
     #[arg(long, value_name = "NAME", env = "POSTRIDER_WORKER_NAME")]
     name: Option<String>,
@@ -92,6 +96,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let stop = stop_on_signal()?;
     let options = options(&args)?;
     let client = args.outbound.client()?;
     let connector = args.connect.connector()?;
@@ -110,7 +115,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         "worker starts"
     );
     let until = options.until;
-    let summary = worker::run(options, &connector, client, stop_on_signal()?).await?;
+    let summary = worker::run(options, &connector, client, stop).await?;
     tracing::info!(
         delivered = summary.delivered,
         failed = summary.failed,
@@ -177,7 +182,12 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         } else {
             Until::Stopped
         },
-        waking: if args.no_listen {
+        sessions: if args.pooler {
+            Sessions::Pooled
+        } else {
+            Sessions::Own
+        },
+        waking: if args.no_listen || args.pooler {
             Waking::Poll
         } else {
             Waking::Doorbell

@@ -113,8 +113,8 @@ impl Connector {
 
     /// Where it connects to, such as `me@db.example:5432/shop`; never the password.
     #[must_use]
-    pub fn display(&self) -> &str {
-        &self.0.targets.display
+    pub fn display(&self) -> String {
+        self.0.targets.display.clone()
     }
 
     /// Where a libpq setting such as `host` or `user` was said: a flag, a variable, or `default`.
@@ -132,10 +132,10 @@ impl Connector {
         let dialled = match self.total_limit() {
             Some(limit) => timeout(limit, self.dial())
                 .await
-                .map_err(|_| Error::connect_timeout(self.display()))?,
+                .map_err(|_| Error::connect_timeout(&self.0.targets.display))?,
             None => self.dial().await,
         };
-        dialled.map_err(|cause| Error::unreachable(self.display(), cause))
+        dialled.map_err(|cause| Error::unreachable(&self.0.targets.display, cause))
     }
 
     /// One session whose connection is driven in the background until the session is dropped.

@@ -31,8 +31,9 @@ const MIGRATIONS: [Migration; 1] = [Migration {
     sql: include_str!("../../sql/migrations/0001_core.sql"),
 }];
 
-/// "postride" would not fit a number that `pg_locks` shows in one piece; this has no other meaning.
-const LOCK: i32 = 1_886_352_500;
+/// The advisory lock of whoever migrates. Any number will do that no version ever changes; below 2^31, `pg_locks` shows
+/// it whole in `objid`.
+pub const LOCK: i32 = 1_886_352_500;
 
 /// Between two looks at a lock that somebody else holds.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -48,6 +49,10 @@ create table if not exists postrider.schema_migrations (
   applied_by text not null default current_user
 );
 comment on table postrider.schema_migrations is 'The migrations of this schema that were applied. Written by `postrider migrate`.';
+comment on column postrider.schema_migrations.version is 'Its number.';
+comment on column postrider.schema_migrations.name is 'What it is about.';
+comment on column postrider.schema_migrations.applied_at is 'When it was applied here.';
+comment on column postrider.schema_migrations.applied_by is 'The role that applied it.';
 comment on column postrider.schema_migrations.checksum is 'SHA-256 of the migration''s file, hex.';";
 
 impl Migration {
@@ -272,9 +277,14 @@ async fn holder(client: &Client) -> Result<Option<i32>, Error> {
     }
 }
 
+/// `lock_timeout` struck: on a table of the migration's, or on the bookkeeping itself.
 fn waited_for_a_table(error: &Error) -> bool {
-    matches!(error, Error::MigrationFailed { cause, .. }
-        if matches!(&**cause, Error::Query(cause) if cause.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)))
+    let error = if let Error::MigrationFailed { cause, .. } = error {
+        cause
+    } else {
+        error
+    };
+    matches!(error, Error::Query(cause) if cause.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
 }
 
 /// A row of `schema_migrations`.

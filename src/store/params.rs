@@ -143,6 +143,16 @@ impl Params {
         self.0.get(name).map_or("default", |setting| setting.source)
     }
 
+    /// The error about a setting whose value makes no sense; names its source, never the value.
+    pub(super) fn wrong(&self, name: &str, why: &str) -> Error {
+        Error::Settings {
+            what: format!(
+                "the database setting {name} (from {}) {why}",
+                self.source(name)
+            ),
+        }
+    }
+
     fn parse(text: &str, source: &'static str) -> Result<Self, Error> {
         let pairs = match text.split_once("://") {
             Some(("postgres" | "postgresql", rest)) => parse_url(rest),

@@ -5,7 +5,6 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr as _;
 use std::time::Duration;
 
 use tokio_postgres::config::{ChannelBinding, TargetSessionAttrs};
@@ -69,14 +68,21 @@ impl Targets {
     pub(super) fn from_params(params: &Params, lookup: Lookup<'_>) -> Result<Self, Error> {
         let user = match params.get("user") {
             Some(user) => user.to_owned(),
-            None => operating_system_user(lookup)
-                .ok_or_else(|| wrong("user", "is not given, and this process has no name"))?,
+            None => operating_system_user(lookup).ok_or_else(|| {
+                params.wrong("user", "is not given, and this process has no name")
+            })?,
         };
         let dbname = params.get("dbname").unwrap_or(&user).to_owned();
         let files = tls_files(params, lookup)?;
-        let mode = params
-            .get("sslmode")
-            .map_or_else(|| Ok(tls::default_mode(&files)), SslMode::from_str)?;
+        let mode = match params.get("sslmode") {
+            None => tls::default_mode(&files),
+            Some(word) => SslMode::parse(word).ok_or_else(|| {
+                params.wrong(
+                    "sslmode",
+                    "is none of disable, allow, prefer, require, verify-ca, verify-full",
+                )
+            })?,
+        };
         let common = Common {
             user,
             dbname,
@@ -87,7 +93,9 @@ impl Targets {
         let order = match params.get("load_balance_hosts") {
             None | Some("disable") => Order::AsWritten,
             Some("random") => Order::Random,
-            Some(_) => return Err(wrong("load_balance_hosts", "is neither disable nor random")),
+            Some(_) => {
+                return Err(params.wrong("load_balance_hosts", "is neither disable nor random"));
+            }
         };
         let display = display(&servers, &common);
         Ok(Self {
@@ -110,16 +118,10 @@ fn servers(params: &Params, common: &Common) -> Result<Vec<Server>, Error> {
     let (hosts, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
     let count = hosts.len().max(addresses.len()).max(1);
     if !hosts.is_empty() && !addresses.is_empty() && hosts.len() != addresses.len() {
-        return Err(wrong(
-            "hostaddr",
-            "names another number of servers than host does",
-        ));
+        return Err(params.wrong("hostaddr", "names another number of servers than host does"));
     }
     if ports.len() > 1 && ports.len() != count {
-        return Err(wrong(
-            "port",
-            "names another number of servers than host does",
-        ));
+        return Err(params.wrong("port", "names another number of servers than host does"));
     }
     (0..count)
         .map(|at| {
@@ -129,14 +131,14 @@ fn servers(params: &Params, common: &Common) -> Result<Vec<Server>, Error> {
                     .parse()
                     .ok()
                     .filter(|port| *port != 0)
-                    .ok_or_else(|| wrong("port", "is not between 1 and 65535"))?,
+                    .ok_or_else(|| params.wrong("port", "is not between 1 and 65535"))?,
             };
             let address = addresses.get(at).filter(|address| !address.is_empty());
             let address: Option<IpAddr> = address
                 .map(|address| {
                     address
                         .parse()
-                        .map_err(|_| wrong("hostaddr", "is no IP address"))
+                        .map_err(|_| params.wrong("hostaddr", "is no IP address"))
                 })
                 .transpose()?;
             let host = match (hosts.get(at).filter(|host| !host.is_empty()), address) {
@@ -214,7 +216,7 @@ fn session_settings(config: &mut tokio_postgres::Config, params: &Params) -> Res
         Some("read-write" | "primary") => TargetSessionAttrs::ReadWrite,
         Some("read-only" | "standby") => TargetSessionAttrs::ReadOnly,
         Some(_) => {
-            return Err(wrong(
+            return Err(params.wrong(
                 "target_session_attrs",
                 "is none of any, read-write, read-only, primary, standby",
             ));
@@ -225,10 +227,7 @@ fn session_settings(config: &mut tokio_postgres::Config, params: &Params) -> Res
         Some("disable") => ChannelBinding::Disable,
         Some("require") => ChannelBinding::Require,
         Some(_) => {
-            return Err(wrong(
-                "channel_binding",
-                "is none of disable, prefer, require",
-            ));
+            return Err(params.wrong("channel_binding", "is none of disable, prefer, require"));
         }
     });
     Ok(())
@@ -276,7 +275,7 @@ fn number(params: &Params, name: &str) -> Result<Option<u32>, Error> {
             value
                 .trim()
                 .parse()
-                .map_err(|_| wrong(name, "is not a whole number"))
+                .map_err(|_| params.wrong(name, "is not a whole number"))
         })
         .transpose()
 }
@@ -331,7 +330,7 @@ fn tls_files(params: &Params, lookup: Lookup<'_>) -> Result<TlsFiles, Error> {
     let key = named("sslkey").or_else(|| at_home(".postgresql/postgresql.key"));
     let client = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return Err(wrong("sslkey", "is not given, but sslcert is")),
+        (Some(_), None) => return Err(params.wrong("sslkey", "is not given, but sslcert is")),
         (None, _) => None,
     };
     Ok(TlsFiles {
@@ -355,13 +354,6 @@ fn display(servers: &[Server], common: &Common) -> String {
         })
         .collect();
     format!("{}@{}/{}", common.user, addresses.join(","), common.dbname)
-}
-
-/// Names the setting and what is wrong, never its value.
-fn wrong(setting: &str, why: &str) -> Error {
-    Error::Settings {
-        what: format!("the database setting {setting} {why}"),
-    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use self::lap::{Lap, Step, Walk};
 use self::recorder::{Held, Recorder, Tally, chain};
 use crate::outbound::Client;
 use crate::store::connect::Connector;
-use crate::store::queue::{Ask, Claim, Queue, Taken};
+use crate::store::queue::{Ask, Claim, Queue, Sessions, Taken};
 use crate::store::{Error, doorbell};
 
 /// Lanes that one claim walks past at most.
@@ -70,6 +70,8 @@ pub struct Options {
     pub until: Until,
     /// How to hear of new rows.
     pub waking: Waking,
+    /// Whose sessions the statements run in.
+    pub sessions: Sessions,
 }
 
 /// When a worker ends by itself.
@@ -112,7 +114,7 @@ pub async fn run(
     client: Client,
     stop: CancellationToken,
 ) -> Result<Summary, Error> {
-    let queue = Queue::new(connector)?;
+    let queue = Queue::new(connector, options.sessions)?;
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
     queue.make_partitions(&[]).await?;
     queue.arrive(&options.name, &options.hostname, pid).await?;
@@ -267,6 +269,7 @@ impl Worker {
                 wanted,
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
+                sleep: self.options.poll_interval,
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {

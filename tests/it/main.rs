@@ -12,10 +12,25 @@ mod harness;
 mod architecture;
 /// The private server starts, ends and keeps what it should, whoever we are.
 mod cluster;
+/// A session comes about as libpq would make it.
+mod connect;
+/// The schema is created once, whoever runs at the same time.
+mod migrate;
+/// Every failure says what to do next and has its exit code.
+mod cli;
+
+/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
+mod demo;
+
 /// The development receiver tells what came, and fails as it is told.
 mod listen;
 /// What leaves for receivers, and what comes back.
 mod outbound;
+
+/// An empty database on a server of this binary, for the tests of migrations and sessions.
+mod server;
+/// The operator's commands: endpoints, deliveries, replays, numbers.
+mod operator;
 /// No byte changes on its way, and none that comes back does harm.
 mod bytes;
 /// Where a delivery may go, and what keeps it from going.

@@ -193,7 +193,8 @@ impl Receiver {
                 .path_and_query()
                 .map_or("/", |path| path.as_str())
                 .to_owned(),
-            event_type: body.as_ref().ok().and_then(|body| event_type(body)),
+            event_type: named_type(&head.headers)
+                .or_else(|| body.as_ref().ok().and_then(|body| type_in_body(body))),
             id,
             try_no,
             status: match &body {
@@ -345,7 +346,14 @@ async fn read(body: Body) -> Result<Bytes, Unread> {
     Ok(read.freeze())
 }
 
-fn event_type(body: &[u8]) -> Option<String> {
+/// What Postrider says the event is.
+fn named_type(headers: &http::HeaderMap) -> Option<String> {
+    let value = headers.get("postrider-event-type")?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+/// What the event says it is, as Standard Webhooks bodies do.
+fn type_in_body(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Typed {
         r#type: String,

@@ -1,0 +1,5 @@
+-- Ends the open deliveries of an endpoint, and those to come, as endpoint_disabled.
+--   $1 text  endpoint
+--   $2 text  why; null: no reason given
+-- Returns one row: done text, which is empty. Raises PR004 when there is no such endpoint.
+select postrider.disable($1::text, $2::text)::text as done;
