@@ -134,6 +134,7 @@ async fn c9_a_takeover_after_a_kill_and_a_replay_keep_the_id() {
     receiver.wait_for_requests(1).await;
 
     killed.kill_9();
+    database.wait_until_no_worker_is_connected().await;
     database
         .sql("update postrider.deliveries set lease_expires_at = now()")
         .await;
