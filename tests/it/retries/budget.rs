@@ -372,7 +372,7 @@ async fn c25_an_exponential_policy_grows_to_its_cap() {
         .set("retry_policy", "grows")
         .await;
     let id = database.insert("shop", "{}").await;
-    let _worker = Worker::spawn(&database, &[]);
+    let _worker = Worker::spawn(&database, &["--poll-interval", "20ms"]);
 
     for tries in 1..=6 {
         let what = format!("try {tries} is on record");

@@ -224,3 +224,42 @@ async fn an_infinite_time_in_any_column_of_a_user_stops_nothing() {
     assert!(database.value::<i64>(views).await >= 4, "every view reads");
     assert!(!worker.said().contains("ERROR"), "{}", worker.said());
 }
+
+#[tokio::test]
+async fn an_edit_of_endpoint_or_policy_reaches_the_next_try_of_a_row_that_waits() {
+    let database = Database::fresh().await;
+    let (before, after) = (Receiver::start().await, Receiver::start().await);
+    before.script([Script::status(500)]);
+    after.script([403, 403].map(Script::status));
+    database
+        .sql(
+            "insert into postrider.retry_policies (name, kind, delays, jitter, max_retries)
+             values ('mine', 'schedule', '{1 h}', 0, 9)",
+        )
+        .await;
+    database
+        .endpoint("shop", &before.url("/hook"))
+        .set("retry_policy", "mine")
+        .await;
+    let id = database.insert("shop", "{\"a\":1.00}").await;
+    let _worker = Worker::spawn(&database, &["--poll-interval", "20ms"]);
+    database.wait_for_status(id, "failed").await;
+
+    database
+        .sql(&format!(
+            "update postrider.endpoints set url = '{}', method = 'PUT', headers = '{{\"X-Team\": \"depot\"}}';
+             update postrider.retry_policies set retry_on = '{{403}}', delays = '{{0}}', max_retries = 2 where name = 'mine';
+             update postrider.deliveries set next_retry = now();",
+            after.url("/other")
+        ))
+        .await;
+
+    let ended = database.wait_for_status(id, "exhausted").await;
+    assert_eq!(ended.exhausted_reason.as_deref(), Some("retries_used"));
+    assert_eq!((before.requests().len(), after.requests().len()), (1, 2));
+    for request in after.requests() {
+        assert_eq!(request.request_line(), "PUT /other HTTP/1.1");
+        assert_eq!(request.header("x-team"), ["depot"]);
+        assert_eq!(request.body, b"{\"a\":1.00}");
+    }
+}

@@ -149,7 +149,7 @@ impl Database {
     /// still, and would be carried out.
     pub(crate) async fn wait_until_no_worker_is_connected(&self) {
         let sessions = "select count(*) from pg_stat_activity \
-                         where datname = current_database() and application_name = 'postrider' and pid <> pg_backend_pid()";
+                         where datname = current_database() and application_name = 'postrider'";
         let look = async || self.value::<i64>(sessions).await;
         wait_until("no worker is connected", look, |count| *count == 0, SOON).await;
     }
