@@ -44,6 +44,10 @@ enum Format {
     Json,
 }
 
+/// At its debug level this library prints every value that a statement carries, and with them what receivers answered. Whoever
+/// wants that has to name it.
+const TELLS_VALUES: &str = "tokio_postgres";
+
 /// Starts logging for the life of the process.
 pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
     let wanted = args
@@ -51,7 +55,12 @@ pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
         .as_deref()
         .filter(|filter| !filter.is_empty())
         .unwrap_or(default);
-    let filter = EnvFilter::try_new(wanted).map_err(|error| {
+    let filter = if wanted.contains(TELLS_VALUES) {
+        EnvFilter::try_new(wanted)
+    } else {
+        EnvFilter::try_new(format!("{wanted},{TELLS_VALUES}=error"))
+    };
+    let filter = filter.map_err(|error| {
         Failure::usage(
             format!("--log (POSTRIDER_LOG) is not a log filter: {error}"),
             "use error, warn, info, debug or trace",

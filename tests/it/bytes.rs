@@ -317,6 +317,15 @@ async fn c5_a_worker_outlives_every_reply() {
         Script::reply(302, &[("location", "\u{1}\t\\\"é☃")], b""),
         Script::raw("HTTP/1.1 503 x\r\nRetry-After: 99999999999999999999999\r\n\r\n").then_close(),
         Script::raw("HTTP/1.1 999 x\r\n\r\n").then_close(),
+        Script::raw(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        )
+        .then_close(),
+        Script::raw("HTTP/1.1 000 x\r\n\r\n").then_close(),
+        Script::raw("HTTP/1.1 400 x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n")
+            .then_close(),
+        Script::raw(b"HTTP/1.1 400 x\r\nX-A: \0\r\n: b\r\nX \xe9: c\r\n\r\n").then_close(),
+        Script::raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").then_close(),
         Script::raw([0_u8; 4096]).then_close(),
         Script::hang_up(),
     ];

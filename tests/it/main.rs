@@ -35,3 +35,7 @@ mod operator;
 mod bytes;
 /// Where a delivery may go, and what keeps it from going.
 mod addressing;
+/// What receivers check: every try is signed afresh over the very bytes.
+mod signatures;
+/// What becomes of a delivery after each kind of answer, how often it is tried, and when.
+mod retries;
