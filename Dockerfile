@@ -4,15 +4,17 @@
 #   docker run --rm --env POSTRIDER_DATABASE_URL postrider worker
 #
 # The worker is process 1, so `docker stop` reaches it. It lets tries in flight go on for 20 s (--grace), and Docker kills
-# after 10: stop it with `docker stop --time 30`, or set the grace period of your orchestrator to match.
+# after 10: stop it with `docker stop -t 30`, or set the grace period of your orchestrator to match.
 
 FROM rust:1.95-slim-trixie AS build
 WORKDIR /src
 COPY . .
-# What was downloaded and compiled stays with the builder, so a change of the source costs only its own compilation.
+# What was downloaded and compiled stays with the builder, so a change of the source costs only its own compilation. Cargo
+# goes by file times, and a file may be older than the last build and yet another one: hence `touch`.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --bin postrider \
+    touch src/lib.rs src/main.rs \
+ && cargo build --release --locked --bin postrider \
  && cp target/release/postrider /usr/local/bin/postrider
 
 FROM debian:trixie-slim
