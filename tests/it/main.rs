@@ -27,3 +27,5 @@ mod outbound;
 mod server;
 /// The operator's commands: endpoints, deliveries, replays, numbers.
 mod operator;
+/// What the schema promises to users.
+mod contract;
