@@ -174,7 +174,7 @@ impl Recorder {
         let mut backoff = Backoff::default();
         let mut sent_before = false;
         loop {
-            match self.queue.record(&self.worker, batch).await {
+            match self.record_twice(batch).await {
                 Ok(moved) => {
                     self.log(batch, &moved, sent_before);
                     return Ok(());
@@ -195,6 +195,22 @@ impl Recorder {
                 }
             }
         }
+    }
+
+    /// What came too late is sent once more: whoever took the delivery over may have been at it at the same moment, and put its try
+    /// on record as lost only after our statement had looked for that.
+    async fn record_twice(&self, batch: &[Attempt]) -> Result<Vec<i64>, Error> {
+        let moved = self.queue.record(&self.worker, batch).await?;
+        if moved.len() == batch.len() {
+            return Ok(moved);
+        }
+        let late: Vec<Attempt> = batch
+            .iter()
+            .filter(|attempt| !moved.contains(&attempt.delivery_id))
+            .cloned()
+            .collect();
+        self.queue.record(&self.worker, &late).await?;
+        Ok(moved)
     }
 
     async fn release(&self, claims: &[(i64, i64)]) {

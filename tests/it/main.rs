@@ -39,3 +39,5 @@ mod addressing;
 mod signatures;
 /// What becomes of a delivery after each kind of answer, how often it is tried, and when.
 mod retries;
+/// What the schema promises to users.
+mod contract;
