@@ -1,6 +1,24 @@
 -- The core: endpoints, deliveries, attempts, and what people call. The essay is in sql/README.md.
 
+do $$
+begin
+  if current_setting('server_version_num')::integer < 140000 then
+    raise exception 'Postrider needs PostgreSQL 14 or later, this server is %', current_setting('server_version') using errcode = '0A000';
+  elsif current_setting('server_encoding') <> 'UTF8' then
+    raise exception 'Postrider needs a database in UTF8, this one is in %', current_setting('server_encoding') using errcode = '0A000',
+      hint = 'Bytes must arrive as they were written. Create one with: create database ... encoding ''UTF8'' template template0';
+  end if;
+end
+$$;
+
 -- ------------------------------------------------------------------ retry policies
+
+create function postrider.lists_statuses(items text[]) returns boolean
+language sql immutable strict set search_path = pg_catalog, pg_temp as $$
+  select coalesce(bool_and(item is not null and item ~ '^[3-5][0-9]{2}(-[3-5][0-9]{2})?$' and left(item, 3) <= right(item, 3)), true)
+    from unnest(items) as item
+$$;
+comment on function postrider.lists_statuses(text[]) is 'Whether each item is a status (429) or a range from low to high (500-599), from 300 to 599.';
 
 create table postrider.retry_policies (
   name        text collate "C" primary key,
@@ -26,10 +44,10 @@ create table postrider.retry_policies (
   constraint retry_policies_jitter_is_between_0_and_1 check (jitter between 0 and 1),
   constraint retry_policies_max_retries_is_between_0_and_1000 check (max_retries between 0 and 1000),
   constraint retry_policies_retry_on_lists_codes_and_ranges
-    check (array_position(retry_on, null) is null
-           and array_to_string(retry_on, ',') ~ '^([3-5][0-9]{2}(-[3-5][0-9]{2})?(,|$))*$')
+    check (postrider.lists_statuses(retry_on))
 );
 comment on table postrider.retry_policies is 'When a failed try is tried again. Add your own with INSERT; endpoints name one in retry_policy.';
+comment on column postrider.retry_policies.name is 'What endpoints call it.';
 comment on column postrider.retry_policies.kind is 'schedule: the delays in order, the last one repeats. exponential: base * factor^(n-1), at most cap.';
 comment on column postrider.retry_policies.delays is 'schedule only: wait before the 1st, 2nd, ... retry.';
 comment on column postrider.retry_policies.base is 'exponential only: wait before the first retry.';
@@ -114,6 +132,8 @@ comment on column postrider.endpoints.signature_scheme is
   'standard (Standard Webhooks), github, stripe, body-base64 or none. webhook-id and webhook-timestamp are sent with each.';
 comment on column postrider.endpoints.signature_header is 'body-base64 only: the header that carries the signature; NULL: X-Hmac-Sha256.';
 comment on column postrider.endpoints.revision is 'Changes with every edit of the endpoint, its secrets or its policy; set by itself.';
+comment on column postrider.endpoints.created_at is 'When it was made.';
+comment on column postrider.endpoints.updated_at is 'When it was last edited; set by itself.';
 create index endpoints_by_policy on postrider.endpoints (retry_policy);
 
 create table postrider.endpoint_secrets (
@@ -127,7 +147,10 @@ create table postrider.endpoint_secrets (
            and (length(secret) - 6) / 4 * 3 - (length(secret) - length(rtrim(secret, '='))) between 24 and 64)
 );
 comment on table postrider.endpoint_secrets is 'Signing secrets. All that have not expired sign, the newest first; rotate with postrider.rotate_secret.';
+comment on column postrider.endpoint_secrets.id is 'Given by the table.';
+comment on column postrider.endpoint_secrets.endpoint is 'Whose secret it is.';
 comment on column postrider.endpoint_secrets.secret is '"whsec_" and the base64 of 24 to 64 random bytes. Give it to the receiver, and to nobody else.';
+comment on column postrider.endpoint_secrets.created_at is 'The newest signs first.';
 comment on column postrider.endpoint_secrets.expires_at is 'Signs until then; NULL: without end.';
 create index endpoint_secrets_by_endpoint on postrider.endpoint_secrets (endpoint);
 
@@ -141,6 +164,7 @@ create table postrider.endpoint_health (
   rate_filled_at       timestamptz not null default now()
 ) with (fillfactor = 50);
 comment on table postrider.endpoint_health is 'What workers learn about endpoints. Workers write it; read it, do not edit it.';
+comment on column postrider.endpoint_health.endpoint is 'postrider.endpoints.name.';
 comment on column postrider.endpoint_health.consecutive_failures is 'Failed tries since the last success.';
 comment on column postrider.endpoint_health.failing_since is 'When the first of them was recorded; NULL: healthy.';
 comment on column postrider.endpoint_health.last_success_at is 'The success that ended the last run of failures, or the first one.';
@@ -159,6 +183,12 @@ create table postrider.events (
   created_at timestamptz not null default now()
 );
 comment on table postrider.events is 'Published events: bytes stored once for all the deliveries that name them in deliveries.event.';
+comment on column postrider.events.id is 'What deliveries.event names.';
+comment on column postrider.events.event_id is 'The event_id of all its deliveries.';
+comment on column postrider.events.event_type is 'For example order.paid.';
+comment on column postrider.events.payload is 'JSON text; sent byte for byte as it was written.';
+comment on column postrider.events.tenant is 'Whose event it is, when you have tenants.';
+comment on column postrider.events.created_at is 'Start of the transaction that published it.';
 
 create table postrider.deliveries (
   id               bigint generated always as identity primary key,
@@ -323,6 +353,11 @@ create table postrider.workers (
   sleeping_until timestamptz
 ) with (fillfactor = 50);
 comment on table postrider.workers is 'Workers that run, or ran and were killed. A worker that stops removes its row.';
+comment on column postrider.workers.id is 'Its --name, or host, process id and a random part.';
+comment on column postrider.workers.hostname is 'The machine that it runs on.';
+comment on column postrider.workers.pid is 'Its process id there.';
+comment on column postrider.workers.version is 'Of the program.';
+comment on column postrider.workers.started_at is 'When it put itself on this list.';
 comment on column postrider.workers.last_seen_at is 'Renewed every few seconds.';
 comment on column postrider.workers.sleeping_until is 'It has nothing to do and wants the doorbell; NULL: it looks by itself.';
 
@@ -344,8 +379,31 @@ begin
   return null;
 end
 $$;
+comment on function postrider.ring_doorbell() is 'Trigger: rings after each INSERT statement into deliveries.';
 create trigger deliveries_ring_doorbell after insert on postrider.deliveries
   for each statement execute function postrider.ring_doorbell();
+
+create function postrider.lane_in_flight(endpoint text, max_in_flight integer) returns integer
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  in_flight integer;
+begin
+  -- Until its transaction ends, a claim has the lane for itself. It must count after it has the lock, and in a snapshot of that
+  -- moment, to see what the claim before it took: hence a function, whose queries see more than the statement that calls it.
+  if not pg_try_advisory_xact_lock(hashtextextended('postrider.lane ' || lane_in_flight.endpoint, 0)) then
+    return null;
+  end if;
+  select count(*) filter (where head.lease_expires_at > clock_timestamp()) into in_flight
+    from (select d.lease_expires_at
+            from postrider.deliveries d
+           where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
+           order by d.next_retry
+           limit lane_in_flight.max_in_flight) head;
+  return in_flight;
+end
+$$;
+comment on function postrider.lane_in_flight(text, integer) is
+  'How many of an endpoint''s deliveries are in flight, for the claim that calls it; NULL while another claim is at them.';
 
 -- ------------------------------------------------------------------ what keeps endpoints consistent
 
@@ -375,6 +433,7 @@ begin
   return new;
 end
 $$;
+comment on function postrider.endpoints_before_write() is 'Trigger: fills in what follows from the rest of the row, and numbers the edit.';
 create trigger endpoints_before_write before insert or update on postrider.endpoints
   for each row execute function postrider.endpoints_before_write();
 
@@ -386,6 +445,7 @@ begin
   return null;
 end
 $$;
+comment on function postrider.endpoints_after_insert() is 'Trigger: gives a new endpoint its secret and its health record.';
 create trigger endpoints_after_insert after insert on postrider.endpoints
   for each row execute function postrider.endpoints_after_insert();
 
@@ -397,6 +457,7 @@ begin
   return null;
 end
 $$;
+comment on function postrider.endpoint_secrets_after_write() is 'Trigger: a change of secrets is an edit of their endpoint.';
 create trigger endpoint_secrets_after_write after insert or update or delete on postrider.endpoint_secrets
   for each row execute function postrider.endpoint_secrets_after_write();
 
@@ -407,6 +468,7 @@ begin
   return null;
 end
 $$;
+comment on function postrider.retry_policies_after_update() is 'Trigger: a change of a policy is an edit of the endpoints that name it.';
 create trigger retry_policies_after_update after update on postrider.retry_policies
   for each row execute function postrider.retry_policies_after_update();
 

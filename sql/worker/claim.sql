@@ -5,14 +5,17 @@
 -- $3 integer wanted: take at most this many deliveries
 -- $4 text    worker: postrider.workers.id
 -- $5 bigint  margin: the lease is the endpoint's timeout and this many milliseconds
+-- $6 bigint  sleep: a worker that takes nothing looks again after at most this many milliseconds, and wants the doorbell until then
 --
 -- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
 -- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
--- (a lane waits for tries of it to end). Of the delivery, NULL when nothing was taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
+-- (a lane waits for tries of it to end), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
+-- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
--- A row in flight keeps its next_retry and so stands at the head of its lane: the count of them looks no further than the cap.
+-- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks no further than the cap, and
+-- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
 with recursive walk (endpoint, first_due, hop) as (
   (select d.endpoint, d.next_retry, 1
      from postrider.deliveries d
@@ -58,17 +61,13 @@ share as materialized (
 ),
 room as materialized (
   select l.endpoint, l.revision, l.timeout, l.max_retries,
-         least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota)) as free
+         f.in_flight is null as contended,
+         case when f.in_flight is null then 0
+              else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota)) end as free
     from lane l
    cross join share s
     left join bucket b on b.endpoint = l.endpoint
-   cross join lateral (
-      select count(*) filter (where head.lease_expires_at > now())::integer as in_flight
-        from (select d.lease_expires_at
-                from postrider.deliveries d
-               where d.endpoint = l.endpoint and d.next_retry is not null and d.next_retry <= now()
-               order by d.next_retry
-               limit l.max_in_flight) head) f
+   cross join lateral (select postrider.lane_in_flight(l.endpoint, l.max_in_flight) as in_flight offset 0) f
    where l.rate_limit is null or b.tokens >= 1
 ),
 candidate as materialized (
@@ -92,6 +91,7 @@ taken as (
   update postrider.deliveries d
      set claim_no = d.claim_no + 1,
          attempt_count = d.attempt_count + case when c.lost then 1 else 0 end,
+         last_status_code = case when c.lost then null else d.last_status_code end,
          last_error = case when c.lost then 'the worker never reported this try' else d.last_error end,
          lease_expires_at = case when c.lost_spent then null else now() + c.timeout + $5::bigint * interval '1 ms' end,
          leased_by = case when c.lost_spent then null else $4::text end,
@@ -128,11 +128,12 @@ spent as (
 seen as (
   update postrider.workers w
      set last_seen_at = now(),
-         sleeping_until = case when exists (select from candidate) then null else now() + interval '30 s' end
+         sleeping_until = case when exists (select from candidate) then null
+                               else now() + $6::bigint * interval '1 ms' + interval '30 s' end
    where w.id = $4::text
      and (w.last_seen_at < now() - interval '10 s'
           or case when exists (select from candidate) then w.sleeping_until is not null
-                  else w.sleeping_until is null or w.sleeping_until < now() + interval '15 s' end)
+                  else w.sleeping_until is null or w.sleeping_until < now() + $6::bigint * interval '1 ms' + interval '15 s' end)
 )
 select m.walk_end, m.hops, now() as claimed_at,
        case when exists (select from candidate) then null
@@ -145,12 +146,13 @@ select m.walk_end, m.hops, now() as claimed_at,
                      order by d.next_retry limit 1),
                    (select min(s.circuit_open_until) from passed s
                      where s.circuit_open_until > now() and s.circuit_open_until < 'infinity'),
-                   (select min(now() + (1 - b.tokens) / l.rate_limit * interval '1 s')
+                   (select min(now() + least((1 - b.tokens) / l.rate_limit, 86400) * interval '1 s')
                       from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1)
                  ) - now()) * 1000)::bigint end as wake_ms,
        array(select s.endpoint from passed s where not s.enabled) as disabled,
        exists (select from bucket b where b.tokens < 1) as rationed,
-       exists (select from room r where r.free <= 0) as capped,
+       exists (select from room r where r.free <= 0 and not r.contended) as capped,
+       exists (select from room r where r.contended) as contended,
        t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
        t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m

@@ -49,6 +49,10 @@ create table if not exists postrider.schema_migrations (
   applied_by text not null default current_user
 );
 comment on table postrider.schema_migrations is 'The migrations of this schema that were applied. Written by `postrider migrate`.';
+comment on column postrider.schema_migrations.version is 'Its number.';
+comment on column postrider.schema_migrations.name is 'What it is about.';
+comment on column postrider.schema_migrations.applied_at is 'When it was applied here.';
+comment on column postrider.schema_migrations.applied_by is 'The role that applied it.';
 comment on column postrider.schema_migrations.checksum is 'SHA-256 of the migration''s file, hex.';";
 
 impl Migration {

@@ -4,6 +4,8 @@
 //! worker may sleep only when one lap from its very start to its end took nothing: an endless or a forgotten lap is the classic
 //! fault of such a cursor. Pure.
 
+use std::time::Duration;
+
 /// The cursor of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Lap {
@@ -27,6 +29,38 @@ pub(super) struct Walk<'a> {
     pub(super) last_served: Option<&'a str>,
     /// Deliveries asked for.
     pub(super) wanted: usize,
+}
+
+/// Why due deliveries may have been left where they are, over all walks of a lap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waits {
+    /// Until the next known due time.
+    pub(super) wake: Option<Duration>,
+    /// For rate tokens.
+    pub(super) rationed: bool,
+    /// For tries in flight to end.
+    pub(super) capped: bool,
+    /// For another claim to be done with their lane.
+    pub(super) contended: bool,
+}
+
+impl Waits {
+    /// Whether something due would have been taken a little later.
+    #[must_use]
+    pub(super) fn any(self) -> bool {
+        self.rationed || self.capped || self.contended
+    }
+
+    /// With what one more walk left behind.
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            wake: self.wake.into_iter().chain(other.wake).min(),
+            rationed: self.rationed || other.rationed,
+            capped: self.capped || other.capped,
+            contended: self.contended || other.contended,
+        }
+    }
 }
 
 /// What to do after a claim.

@@ -24,7 +24,7 @@ use self::attempt::{Job, Lease};
 use self::backoff::Backoff;
 use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
-use self::lap::{Lap, Step, Walk};
+use self::lap::{Lap, Step, Waits, Walk};
 use self::recorder::{Held, Recorder, Tally, chain};
 use crate::outbound::Client;
 use crate::store::connect::Connector;
@@ -47,6 +47,12 @@ const RECHECKS: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
 ];
+
+/// When another claim was at a lane, which takes milliseconds.
+const CONTENDED: Duration = Duration::from_millis(5);
+
+/// The shortest sleep for the next due time when the last ones came to nothing: what comes due then belongs to paused endpoints.
+const IDLE_LEAST: Duration = Duration::from_millis(50);
 
 /// Day partitions are looked after this often.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
@@ -140,6 +146,7 @@ pub async fn run(
         cut: CancellationToken::new(),
         endpoints: Endpoints::default(),
         lap: Lap::default(),
+        waits: Waits::default(),
         options,
         queue,
         client,
@@ -167,6 +174,8 @@ struct Worker {
     pid: i32,
     endpoints: Endpoints,
     lap: Lap,
+    /// Of the present lap.
+    waits: Waits,
     /// One for each try at a time, held until its result is written.
     slots: Arc<Semaphore>,
     tries: TaskTracker,
@@ -181,10 +190,7 @@ struct Worker {
 /// What a claim leads to.
 enum Round {
     GoOn,
-    Rest {
-        wake: Option<Duration>,
-        rationed: bool,
-    },
+    Rest(Waits),
 }
 
 impl Worker {
@@ -208,19 +214,13 @@ impl Worker {
                     rests = 0;
                     continue;
                 }
-                Ok(Round::Rest { wake, rationed }) => {
+                Ok(Round::Rest(waits)) => {
                     backoff.reset();
-                    if self.options.until == Until::Drained && !rationed && self.is_idle() {
+                    if self.options.until == Until::Drained && !waits.any() && self.is_idle() {
                         return;
                     }
-                    let nap = RECHECKS
-                        .get(rests)
-                        .copied()
-                        .unwrap_or(self.options.poll_interval);
                     rests += 1;
-                    // The due time was rounded to a millisecond; a look that comes too early would find nothing.
-                    nap.min(self.options.poll_interval)
-                        .min(wake.map_or(nap, |time| time + Duration::from_millis(1)))
+                    self.nap(rests, waits)
                 }
                 Err(error) => {
                     let wait = backoff.next();
@@ -253,12 +253,39 @@ impl Worker {
         Some(self.slots.available_permits().max(1))
     }
 
+    /// How long to sleep after so many empty laps in a row.
+    fn nap(&self, rests: usize, waits: Waits) -> Duration {
+        if waits.contended {
+            return CONTENDED;
+        }
+        let recheck = RECHECKS.get(rests - 1).copied();
+        let nap = recheck
+            .unwrap_or(self.options.poll_interval)
+            .min(self.options.poll_interval);
+        let least = if recheck.is_some() {
+            Duration::from_millis(1)
+        } else {
+            IDLE_LEAST
+        };
+        // The due time was rounded to a millisecond; a look that comes too early would find nothing.
+        nap.min(
+            waits
+                .wake
+                .map_or(nap, |time| (time + Duration::from_millis(1)).max(least)),
+        )
+    }
+
     fn is_idle(&self) -> bool {
         self.slots.available_permits() == self.options.concurrency
     }
 
     /// One claim, and a try for each delivery that it took.
     async fn claim(&mut self, room: usize) -> Result<Round, Error> {
+        if self.lap.cursor().is_empty() {
+            self.waits = Waits::default();
+        }
+        // Before the claim looks: a result that is written meanwhile may be the room that it did not see.
+        self.room_wanted.store(true, Ordering::Release);
         let asked = Moment::now();
         let wanted = i32::try_from(room).unwrap_or(i32::MAX);
         let mut claim = self
@@ -269,6 +296,7 @@ impl Worker {
                 wanted,
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
+                sleep: self.options.poll_interval,
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {
@@ -287,15 +315,23 @@ impl Worker {
         }
         let step = self.lap.advance(&walk(&claim, room));
         let retired = self.retire(&claim).await?;
-        self.room_wanted.store(claim.capped, Ordering::Release);
-        let (wake, rationed) = (claim.wake, claim.rationed);
+        self.waits = self.waits.and(Waits {
+            wake: claim.wake,
+            rationed: claim.rationed,
+            capped: claim.capped,
+            contended: claim.contended,
+        });
+        let waits = self.waits;
+        if !waits.capped {
+            self.room_wanted.store(false, Ordering::Release);
+        }
         self.start(
             std::mem::take(&mut claim.taken),
             DatabaseTime::new(claim.claimed_at, asked),
         )
         .await;
         Ok(match step {
-            Step::Rest if !retired => Round::Rest { wake, rationed },
+            Step::Rest if !retired => Round::Rest(waits),
             Step::Rest | Step::GoOn => Round::GoOn,
         })
     }

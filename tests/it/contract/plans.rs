@@ -1,0 +1,117 @@
+use postrider::store::queue::STATEMENTS;
+use serde_json::Value;
+
+use crate::support::Database;
+
+/// Due rows of 100 endpoints, and as much history, put in so fast that nobody has analysed anything.
+const MILLION: &str = "
+set session_replication_role = replica;
+alter table postrider.deliveries set (autovacuum_enabled = off);
+insert into postrider.endpoints (name, url) select 'e' || to_char(n, 'FM000'), 'http://127.0.0.1:1/' from generate_series(0, 99) n;
+insert into postrider.endpoint_health (endpoint) select name from postrider.endpoints;
+insert into postrider.deliveries (endpoint, event_id, event_type, payload, status, next_retry, finished_at)
+select 'e' || to_char(n % 100, 'FM000'), n::text, 't', '{}',
+       case when n % 2 = 0 then 'queued' else 'delivered' end,
+       case when n % 2 = 0 then now() - n * interval '1 ms' end,
+       case when n % 2 = 1 then now() end
+  from generate_series(1, 1000000) n;
+set session_replication_role = origin";
+
+/// What the worker tells its sessions, read from the only place that knows.
+fn worker_settings() -> String {
+    let source = include_str!("../../../src/store/queue.rs");
+    let settings: Vec<&str> = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"set ")?.strip_suffix("\","))
+        .collect();
+    assert!(
+        settings.len() > 4,
+        "the list has moved; it was read as {settings:?}"
+    );
+    settings
+        .iter()
+        .map(|setting| format!("set local {setting};"))
+        .collect()
+}
+
+fn statement(name: &str) -> &'static str {
+    STATEMENTS
+        .iter()
+        .find(|statement| statement.name == name)
+        .expect("it is one of them")
+        .sql
+}
+
+/// Every node of a plan.
+fn nodes<'plan>(node: &'plan Value, found: &mut Vec<&'plan Value>) {
+    found.push(node);
+    for child in node["Plans"].as_array().into_iter().flatten() {
+        nodes(child, found);
+    }
+}
+
+/// Buffers that a plan touched. CTEs that write and that nobody reads run beside the root, and so count apart.
+fn buffers(root: &Value) -> u64 {
+    let of = |node: &Value| {
+        node["Shared Hit Blocks"].as_u64().unwrap_or(0)
+            + node["Shared Read Blocks"].as_u64().unwrap_or(0)
+    };
+    let beside = root["Plans"].as_array().into_iter().flatten();
+    let beside = beside.filter(|node| node["Node Type"] == "ModifyTable");
+    of(root) + beside.map(of).sum::<u64>()
+}
+
+async fn explain(database: &Database, settings: &str, mode: &str, wanted: i32) -> Value {
+    let claim = statement("claim");
+    database
+        .sql(&format!(
+            "begin; {settings} set local plan_cache_mode = {mode};
+             prepare claim (text, integer, integer, text, bigint, bigint) as {claim};"
+        ))
+        .await;
+    let plan: Value = database
+        .value(&format!(
+            "explain (analyze, buffers, format json) execute claim ('', 64, {wanted}, 'w', 15000, 1000)"
+        ))
+        .await;
+    database.sql("rollback; deallocate claim").await;
+    plan[0]["Plan"].clone()
+}
+
+fn check(plan: &Value, what: &str) {
+    let mut all = Vec::new();
+    nodes(plan, &mut all);
+    let shown = || serde_json::to_string_pretty(plan).expect("JSON");
+    for node in &all {
+        let kind = node["Node Type"].as_str().expect("a kind");
+        let seq = kind == "Seq Scan" && node["Relation Name"] == "deliveries";
+        assert!(!seq && !kind.contains("Sort"), "{what}: {}", shown());
+    }
+    assert!(
+        all.iter()
+            .any(|node| node["Index Name"] == "deliveries_lane"),
+        "{what}: {}",
+        shown()
+    );
+}
+
+#[tokio::test]
+async fn c35_a_claim_costs_its_batch_whatever_stands_behind_it_and_whatever_the_planner_knows() {
+    let database = Database::private().await;
+    database.sql(MILLION).await;
+    let analysed: i64 = database
+        .value("select count(*) from pg_stats where schemaname = 'postrider' and tablename = 'deliveries'")
+        .await;
+    assert_eq!(analysed, 0, "the planner knows nothing");
+
+    let ours = worker_settings();
+    for (settings, told) in [(ours.as_str(), "told"), ("", "not told")] {
+        for mode in ["force_generic_plan", "force_custom_plan"] {
+            let what = format!("{mode}, {told} how");
+            let plan = explain(&database, settings, mode, 64).await;
+            check(&plan, &what);
+            let touched = buffers(&plan);
+            assert!(touched < 64 * 200, "{what}: {touched} buffers for 64 lanes");
+        }
+    }
+}
