@@ -1,8 +1,8 @@
 //! The command line: what can be typed, and which module answers it.
 //!
 //! To add a subcommand: `src/cli/<name>.rs` with `pub struct Args` (a clap `Args`) and
-//! `pub async fn run(args: Args) -> anyhow::Result<Exit>`, a `mod` line, a variant of [`Command`] and its line in
-//! [`Command::run`]. Print results to stdout with `println!`, progress to stderr; return errors, never print them.
+//! `pub async fn run(args: Args) -> anyhow::Result<Exit>`, a `mod` line, a variant of `Command` and its line in
+//! `Command::run`. Print results to stdout with `println!`, progress to stderr; return errors, never print them.
 
 use std::process::ExitCode;
 
