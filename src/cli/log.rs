@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::store;
 
 /// The level of commands that work on and on.
 pub(super) const PROGRESS: &str = "info";
@@ -44,10 +45,6 @@ enum Format {
     Json,
 }
 
-/// At its debug level this library prints every value that a statement carries, and with them what receivers answered. Whoever
-/// wants that has to name it.
-const TELLS_VALUES: &str = "tokio_postgres";
-
 /// Starts logging for the life of the process.
 pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
     let wanted = args
@@ -55,10 +52,10 @@ pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
         .as_deref()
         .filter(|filter| !filter.is_empty())
         .unwrap_or(default);
-    let filter = if wanted.contains(TELLS_VALUES) {
+    let filter = if wanted.contains(store::TELLS_VALUES) {
         EnvFilter::try_new(wanted)
     } else {
-        EnvFilter::try_new(format!("{wanted},{TELLS_VALUES}=error"))
+        EnvFilter::try_new(format!("{wanted},{store::TELLS_VALUES}=error"))
     };
     let filter = filter.map_err(|error| {
         Failure::usage(

@@ -20,3 +20,7 @@ mod text;
 
 pub use error::{Error, Unreachable};
 pub use refusal::{Refusal, Refused};
+
+/// The log target that prints, at its debug level, every value a statement carries, and with them what receivers answered. Whoever
+/// wants that has to name it.
+pub const TELLS_VALUES: &str = "tokio_postgres";
