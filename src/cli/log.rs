@@ -55,7 +55,7 @@ pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
     let filter = if wanted.contains(store::TELLS_VALUES) {
         EnvFilter::try_new(wanted)
     } else {
-        EnvFilter::try_new(format!("{wanted},{store::TELLS_VALUES}=error"))
+        EnvFilter::try_new(format!("{wanted},{}=error", store::TELLS_VALUES))
     };
     let filter = filter.map_err(|error| {
         Failure::usage(
