@@ -153,9 +153,11 @@ fn container() -> Result<(Child, String), String> {
         .process_group(0)
         .spawn()
         .map_err(|error| error.to_string())?;
-    let output = keeper.stdout.take().expect("it is piped");
-    for line in BufReader::new(output).lines().map_while(Result::ok) {
+    let mut output = BufReader::new(keeper.stdout.take().expect("it is piped"));
+    for line in output.by_ref().lines().map_while(Result::ok) {
         if let Some(url) = line.strip_prefix("container at ") {
+            // Kept open: after a minute the runner says how long the keeper takes, and would die of a closed pipe.
+            keeper.stdout = Some(output.into_inner());
             return Ok((keeper, url.to_owned()));
         }
         if let Some(reason) = line.strip_prefix("no container: ") {
