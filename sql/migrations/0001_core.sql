@@ -143,7 +143,7 @@ create table postrider.endpoint_secrets (
   created_at timestamptz not null default clock_timestamp(),
   expires_at timestamptz,
   constraint endpoint_secrets_secret_is_whsec_and_base64_of_24_to_64_bytes
-    check (secret ~ '^whsec_([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$'
+    check (secret ~ '^whsec_([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$'
            and (length(secret) - 6) / 4 * 3 - (length(secret) - length(rtrim(secret, '='))) between 24 and 64)
 );
 comment on table postrider.endpoint_secrets is 'Signing secrets. All that have not expired sign, the newest first; rotate with postrider.rotate_secret.';

@@ -111,6 +111,34 @@ async fn c1_a_trigger_that_enqueues_never_fails_the_users_own_update() {
 }
 
 #[tokio::test]
+async fn c1_a_role_that_may_only_insert_enqueues() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    shop(&database, &receiver).await;
+    let role = format!("{}_app", database.name());
+    database
+        .sql(&format!(
+            "create role {role};
+             grant usage on schema postrider to {role};
+             grant insert on postrider.deliveries to {role};"
+        ))
+        .await;
+    let _worker = Worker::spawn(&database, &[]);
+
+    let producer = database.connect().await;
+    let insert = format!(
+        "set role {role};
+         set search_path = '';
+         begin isolation level serializable;
+         insert into postrider.deliveries (endpoint, event_type, payload) values ('shop', 'a', '{{}}');
+         commit;"
+    );
+    producer.batch_execute(&insert).await.unwrap();
+
+    receiver.wait_for_requests(1).await;
+}
+
+#[tokio::test]
 async fn c2_any_bytes_arrive_as_they_are_with_their_media_type() {
     let database = Database::fresh().await;
     let receiver = Receiver::start().await;
@@ -180,6 +208,39 @@ async fn c2_a_published_event_sends_its_stored_text_to_each_endpoint() {
         assert_eq!(request.header("content-type"), ["application/json"]);
         assert_eq!(request.header("webhook-id"), ["evt_1"]);
     }
+}
+
+#[tokio::test]
+async fn c4_settings_of_the_database_change_no_byte_and_stop_no_worker() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    shop(&database, &receiver).await;
+    let name = database.name();
+    database
+        .sql(&format!(
+            "alter database {name} set datestyle = 'German, DMY';
+             alter database {name} set intervalstyle = 'sql_standard';
+             alter database {name} set bytea_output = 'escape';
+             alter database {name} set standard_conforming_strings = off;
+             alter database {name} set timezone = 'Asia/Kathmandu';
+             alter database {name} set default_transaction_isolation = 'serializable';
+             alter database {name} set extra_float_digits = -15;
+             alter database {name} set client_min_messages = debug1;
+             do $$ begin
+               execute 'drop table postrider.attempts_' || to_char(now() at time zone 'utc', 'YYYYMMDD');
+             end $$;"
+        ))
+        .await;
+    receiver.script([Script::status(503)]);
+    let text = "[123456789.123456789123456789, 1e400]";
+    let id = database.insert("shop", text).await;
+
+    let _worker = Worker::spawn(&database, &[]);
+
+    let failed = database.wait_for_status(id, "failed").await;
+    assert!(failed.due_in.is_some_and(|due| due < 7.0), "{failed:?}");
+    assert_eq!(receiver.requests()[0].body, text.as_bytes());
+    assert_eq!(database.attempts(id).await.len(), 1);
 }
 
 #[tokio::test]

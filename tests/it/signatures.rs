@@ -348,3 +348,41 @@ async fn a_signature_is_in_no_table() {
         .await;
     assert_eq!(found, 0);
 }
+
+#[tokio::test]
+async fn the_table_refuses_a_secret_that_cannot_sign() {
+    let database = Database::fresh().await;
+    database.endpoint("shop", "http://127.0.0.1:1/").await;
+    let canonical = |bytes: usize| BASE64.encode(vec![0xff; bytes]);
+
+    for bytes in [24, 25, 26, 64] {
+        let insert = insert_secret(&canonical(bytes));
+        database.sql(&insert).await;
+    }
+    for encoded in [
+        canonical(23),
+        canonical(65),
+        canonical(24).replace('/', "_"),
+        canonical(25).replace('=', ""),
+        // Bits after the last byte, which strict decoders refuse.
+        canonical(25).replace("w==", "x=="),
+        canonical(26).replace("8=", "9="),
+        format!("{}\n", canonical(24)),
+        String::new(),
+    ] {
+        let refused = database
+            .client()
+            .batch_execute(&insert_secret(&encoded))
+            .await;
+        let error = refused.expect_err(&encoded);
+        let constraint = error.as_db_error().and_then(|error| error.constraint());
+        let rule = "endpoint_secrets_secret_is_whsec_and_base64_of_24_to_64_bytes";
+        assert_eq!(constraint, Some(rule), "{encoded:?}: {error}");
+    }
+}
+
+fn insert_secret(encoded: &str) -> String {
+    format!(
+        "insert into postrider.endpoint_secrets (endpoint, secret) values ('shop', 'whsec_{encoded}')"
+    )
+}
