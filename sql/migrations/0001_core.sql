@@ -388,14 +388,14 @@ begin
   if not pg_try_advisory_xact_lock(hashtextextended('postrider.lane ' || lane_in_flight.endpoint, 0)) then
     return null;
   end if;
-  -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 64 of them are
+  -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 32 of them are
   -- looked past.
   select count(*) filter (where head.lease_expires_at > clock_timestamp()) into in_flight
     from (select d.lease_expires_at
             from postrider.deliveries d
            where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
            order by d.next_retry, d.id
-           limit lane_in_flight.max_in_flight + 64) head;
+           limit lane_in_flight.max_in_flight + 32) head;
   return in_flight;
 end
 $$;

@@ -93,14 +93,18 @@ async fn kill(at: At, database: &Database, receiver: &Receiver, id: i64) {
         }
     }
     drop(other);
-    // The server may have a last statement of the dead before it, which would claim for them what comes next.
+    until_sessions_end(database).await;
+    database.sql(&url(receiver.url("/"))).await;
+}
+
+/// The server may have a last statement of the dead before it, which would claim for them what comes next.
+async fn until_sessions_end(database: &Database) {
     let sessions = async || {
         let theirs = "select count(*) from pg_stat_activity
                        where datname = current_database() and application_name <> 'postrider tests'";
         database.value::<i64>(theirs).await
     };
     wait_until("its sessions have ended", sessions, |n| *n == 0, SOON).await;
-    database.sql(&url(receiver.url("/"))).await;
 }
 
 #[tokio::test]

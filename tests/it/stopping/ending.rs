@@ -247,10 +247,10 @@ async fn c32_a_rolling_restart_of_four_workers_requests_each_row_once() {
     let mut workers: Vec<Worker> = (0..4).map(|_| spawn()).collect();
     receiver.wait_for_requests(100).await;
 
-    for old in 0..4 {
-        workers[old].terminate();
-        assert_eq!(workers[old].wait().await.code(), Some(0));
-        workers[old] = spawn();
+    for worker in &mut workers {
+        worker.terminate();
+        assert_eq!(worker.wait().await.code(), Some(0));
+        *worker = spawn();
     }
 
     let left = async || {
