@@ -237,7 +237,8 @@ create table postrider.deliveries (
   autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 5000
 );
 create index deliveries_due on postrider.deliveries (status, next_retry) where next_retry is not null;
-create index deliveries_lane on postrider.deliveries (endpoint, next_retry) where next_retry is not null;
+-- The id makes the order one and the same for all rows of a bulk insert, which share a next_retry: what is in flight stays in front.
+create index deliveries_lane on postrider.deliveries (endpoint, next_retry, id) where next_retry is not null;
 
 comment on table postrider.deliveries is
   'One row per event and endpoint: insert endpoint, event_type and payload (or body); workers do the rest.';
@@ -393,12 +394,14 @@ begin
   if not pg_try_advisory_xact_lock(hashtextextended('postrider.lane ' || lane_in_flight.endpoint, 0)) then
     return null;
   end if;
+  -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 32 of them are
+  -- looked past.
   select count(*) filter (where head.lease_expires_at > clock_timestamp()) into in_flight
     from (select d.lease_expires_at
             from postrider.deliveries d
            where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
-           order by d.next_retry
-           limit lane_in_flight.max_in_flight) head;
+           order by d.next_retry, d.id
+           limit lane_in_flight.max_in_flight + 32) head;
   return in_flight;
 end
 $$;

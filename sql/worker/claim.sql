@@ -14,7 +14,8 @@
 -- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
--- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks no further than the cap, and
+-- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
+-- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
 with recursive walk (endpoint, first_due, hop) as (
   (select d.endpoint, d.next_retry, 1
@@ -82,7 +83,7 @@ candidate as materialized (
         from postrider.deliveries d
        where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
-       order by d.next_retry
+       order by d.next_retry, d.id
        limit greatest(0, r.free)
          for no key update skip locked) c
    limit $3::integer
@@ -100,7 +101,7 @@ taken as (
          next_retry = case when c.lost_spent then null else d.next_retry end,
          finished_at = case when c.lost_spent then now() end
     from candidate c
-   where d.id = c.id
+   where d.id = any (array(select n.id from candidate n)) and d.id = c.id
   returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
             (extract(epoch from c.timeout) * 1000)::bigint + $5::bigint as lease_ms,
             c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.lost_spent,

@@ -55,32 +55,35 @@ moved as (
     from result r
    where d.id = any (array(select l.id from locked l))
      and d.id = r.delivery_id and d.claim_no = r.claim_no
-  returning d.id, d.attempt_count, d.next_retry, r.claim_no
+  returning d.attempt_count, d.next_retry, r.*
 ),
 recorded as (
   insert into postrider.attempts
          (started_at, delivery_id, claim_no, attempt_no, next_retry, endpoint, duration_ms, outcome, status_code, error_kind, error,
           request_headers, response_headers, response_body, response_truncated, remote_addr, worker)
-  select r.started_at, r.delivery_id, r.claim_no, m.attempt_count, m.next_retry, r.endpoint, r.duration_ms, r.outcome,
-         r.status_code, r.error_kind, r.error, r.request_headers::jsonb, r.response_headers::jsonb, r.response_body,
-         r.response_truncated, r.remote_addr, $18::text
-    from moved m join result r on r.delivery_id = m.id and r.claim_no = m.claim_no
+  select m.started_at, m.delivery_id, m.claim_no, m.attempt_count, m.next_retry, m.endpoint, m.duration_ms, m.outcome,
+         m.status_code, m.error_kind, m.error, m.request_headers::jsonb, m.response_headers::jsonb, m.response_body,
+         m.response_truncated, m.remote_addr, $18::text
+    from moved m
+),
+late as materialized (
+  select r.* from result r where (r.delivery_id, r.claim_no) not in (select m.delivery_id, m.claim_no from moved m)
 ),
 found_after_all as (
   update postrider.attempts a
-     set outcome = r.outcome, duration_ms = r.duration_ms, status_code = r.status_code, error_kind = r.error_kind, error = r.error,
-         request_headers = r.request_headers::jsonb, response_headers = r.response_headers::jsonb,
-         response_body = r.response_body, response_truncated = r.response_truncated, remote_addr = r.remote_addr
-    from result r
-   where a.delivery_id = r.delivery_id and a.claim_no = r.claim_no and a.outcome = 'lost'
-     and not exists (select from moved m where m.id = r.delivery_id and m.claim_no = r.claim_no)
+     set outcome = l.outcome, duration_ms = l.duration_ms, status_code = l.status_code, error_kind = l.error_kind, error = l.error,
+         request_headers = l.request_headers::jsonb, response_headers = l.response_headers::jsonb,
+         response_body = l.response_body, response_truncated = l.response_truncated, remote_addr = l.remote_addr
+    from late l
+   where a.delivery_id = any (array(select n.delivery_id from late n))
+     and a.delivery_id = l.delivery_id and a.claim_no = l.claim_no and a.outcome = 'lost'
 ),
 tally as materialized (
-  select r.endpoint,
-         count(*) filter (where r.outcome in ('retry', 'rejected'))::integer as failures,
-         count(*) filter (where r.outcome = 'delivered') as successes
-    from moved m join result r on r.delivery_id = m.id and r.claim_no = m.claim_no
-   group by r.endpoint
+  select m.endpoint,
+         count(*) filter (where m.outcome in ('retry', 'rejected'))::integer as failures,
+         count(*) filter (where m.outcome = 'delivered') as successes
+    from moved m
+   group by m.endpoint
 ),
 sick as materialized (
   select h.endpoint, t.failures, t.successes
@@ -102,8 +105,7 @@ unwelcome as materialized (
   select e.name
     from postrider.endpoints e
    where e.enabled
-     and e.name = any (array(select r.endpoint from moved m join result r on r.delivery_id = m.id and r.claim_no = m.claim_no
-                              where r.exhausted_reason = 'gone'))
+     and e.name = any (array(select m.endpoint from moved m where m.exhausted_reason = 'gone'))
      for no key update skip locked
 ),
 gone as (
@@ -111,4 +113,4 @@ gone as (
      set enabled = false, disabled_reason = 'the receiver answered 410 Gone'
    where e.name = any (array(select u.name from unwelcome u))
 )
-select m.id as delivery_id from moved m
+select m.delivery_id from moved m

@@ -12,7 +12,7 @@ with chosen as materialized (
         from postrider.deliveries d
        where d.endpoint = e.name and d.next_retry is not null
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
-       order by d.next_retry
+       order by d.next_retry, d.id
        limit $2::integer
          for no key update skip locked) c
    where e.name = any ($1::text[]) and not e.enabled
@@ -29,9 +29,8 @@ ended as (
   update postrider.deliveries d
      set status = 'exhausted', exhausted_reason = 'endpoint_disabled', next_retry = null, finished_at = now(),
          claim_no = d.claim_no + 1, lease_expires_at = null, leased_by = null,
-         attempt_count = d.attempt_count + case when c.lease_expires_at is null then 0 else 1 end
-    from chosen c
-   where d.id = c.id
+         attempt_count = d.attempt_count + case when d.lease_expires_at is null then 0 else 1 end
+   where d.id = any (array(select c.id from chosen c))
   returning d.endpoint
 )
 select n.endpoint, count(*) as ended from ended n group by n.endpoint

@@ -34,6 +34,9 @@ use crate::store::{Error, doorbell};
 /// Lanes that one claim walks past at most.
 const LANES: i32 = 64;
 
+/// Deliveries that one claim takes at most.
+const CLAIM_BATCH: usize = 1000;
+
 /// Deliveries of disabled endpoints that one statement ends.
 const RETIRE_BATCH: i32 = 1000;
 
@@ -250,7 +253,7 @@ impl Worker {
         tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it))
             .await
             .ok();
-        Some(self.slots.available_permits().max(1))
+        Some(self.slots.available_permits().clamp(1, CLAIM_BATCH))
     }
 
     /// How long to sleep after so many empty laps in a row.

@@ -41,3 +41,7 @@ mod signatures;
 mod retries;
 /// What the schema promises to users.
 mod contract;
+/// Who gets which delivery, and what becomes of it when its worker dies.
+mod claims;
+/// How a worker sleeps, wakes and ends.
+mod stopping;

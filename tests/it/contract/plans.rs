@@ -34,14 +34,6 @@ fn worker_settings() -> String {
         .collect()
 }
 
-fn statement(name: &str) -> &'static str {
-    STATEMENTS
-        .iter()
-        .find(|statement| statement.name == name)
-        .expect("it is one of them")
-        .sql
-}
-
 /// Every node of a plan.
 fn nodes<'plan>(node: &'plan Value, found: &mut Vec<&'plan Value>) {
     found.push(node);
@@ -61,22 +53,30 @@ fn buffers(root: &Value) -> u64 {
     of(root) + beside.map(of).sum::<u64>()
 }
 
-async fn explain(database: &Database, settings: &str, mode: &str, wanted: i32) -> Value {
-    let claim = statement("claim");
+/// The plan of a statement of the worker's, as it went; what it did is undone.
+async fn explain(
+    database: &Database,
+    settings: &str,
+    mode: &str,
+    (name, arguments): (&str, &str),
+) -> Value {
+    let statement = STATEMENTS.iter().find(|statement| statement.name == name);
+    let statement = statement.expect("it is one of them").sql;
     database
         .sql(&format!(
-            "begin; {settings} set local plan_cache_mode = {mode};
-             prepare claim (text, integer, integer, text, bigint, bigint) as {claim};"
+            "begin; {settings} set local plan_cache_mode = {mode}; prepare explained as {statement}"
         ))
         .await;
     let plan: Value = database
         .value(&format!(
-            "explain (analyze, buffers, format json) execute claim ('', 64, {wanted}, 'w', 15000, 1000)"
+            "explain (analyze, buffers, format json) execute explained ({arguments})"
         ))
         .await;
-    database.sql("rollback; deallocate claim").await;
+    database.sql("rollback; deallocate explained").await;
     plan[0]["Plan"].clone()
 }
+
+const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000");
 
 fn check(plan: &Value, what: &str) {
     let mut all = Vec::new();
@@ -108,10 +108,59 @@ async fn c35_a_claim_costs_its_batch_whatever_stands_behind_it_and_whatever_the_
     for (settings, told) in [(ours.as_str(), "told"), ("", "not told")] {
         for mode in ["force_generic_plan", "force_custom_plan"] {
             let what = format!("{mode}, {told} how");
-            let plan = explain(&database, settings, mode, 64).await;
+            let plan = explain(&database, settings, mode, CLAIM_64).await;
             check(&plan, &what);
             let touched = buffers(&plan);
             assert!(touched < 64 * 200, "{what}: {touched} buffers for 64 lanes");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_planner_that_believes_in_an_empty_table_does_not_read_all_of_it() {
+    let database = Database::private().await;
+    let fill = "insert into postrider.deliveries (endpoint, event_type, payload) select 'shop', 't', '{}' from generate_series(1, 5000)";
+    database
+        .sql("alter table postrider.deliveries set (autovacuum_enabled = off)")
+        .await;
+    database.endpoint("shop", "http://127.0.0.1:1/").await;
+    database.sql(fill).await;
+    database.sql("delete from postrider.deliveries").await;
+    database.sql("analyze").await;
+    database.sql(fill).await;
+    database
+        .endpoint("gone", "http://127.0.0.1:1/")
+        .set("enabled", false)
+        .set("disabled_at", "now")
+        .await;
+    database
+        .sql("insert into postrider.deliveries (endpoint, event_type, payload) select 'gone', 't', '{}' from generate_series(1, 5000)")
+        .await;
+
+    let (claim, retire) = (CLAIM_64, ("retire", "'{gone}', 64"));
+    for (settings, statement) in [
+        (worker_settings().as_str(), claim),
+        (worker_settings().as_str(), retire),
+        ("", claim),
+        ("", retire),
+    ] {
+        let plan = explain(&database, settings, "force_generic_plan", statement).await;
+
+        let mut all = Vec::new();
+        nodes(&plan, &mut all);
+        let read = all
+            .iter()
+            .filter(|node| node["Relation Name"] == "deliveries");
+        let rows = |node: &Value| {
+            let each = ["Actual Rows", "Rows Removed by Filter"]
+                .map(|key| node[key].as_f64().unwrap_or(0.0));
+            each.iter().sum::<f64>() * node["Actual Loops"].as_f64().unwrap_or(0.0)
+        };
+        let most = read.map(|node| rows(node)).fold(0.0, f64::max);
+        assert!(
+            most < 500.0,
+            "{most} rows for 64: {}",
+            serde_json::to_string_pretty(&plan).expect("JSON")
+        );
     }
 }

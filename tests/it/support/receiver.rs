@@ -31,8 +31,25 @@ pub(crate) struct Script {
     steps: Vec<Step>,
 }
 
+/// Holds replies back until it is opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(watch::Sender<bool>);
+
+impl Gate {
+    /// A closed one.
+    pub(crate) fn closed() -> Self {
+        Self(watch::Sender::new(false))
+    }
+
+    /// Lets everything through, from now on.
+    pub(crate) fn open(&self) {
+        self.0.send_replace(true);
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
+    Wait(Gate),
     Write(Vec<u8>),
     Endless(Vec<u8>),
     Stall,
@@ -70,6 +87,12 @@ impl Script {
             ]
             .concat(),
         )
+    }
+
+    /// The same, but not before the gate is open.
+    pub(crate) fn behind(mut self, gate: &Gate) -> Self {
+        self.steps.insert(0, Step::Wait(gate.clone()));
+        self
     }
 
     /// No answer at all while the client waits.
@@ -367,6 +390,11 @@ async fn serve(mut wire: impl Wire, connection: u64, state: &State) -> io::Resul
 
         for step in next.unwrap_or_else(|| Script::status(200)).steps {
             match step {
+                Step::Wait(gate) => {
+                    let mut open = gate.0.subscribe();
+                    // The step holds the gate itself, so it cannot go away.
+                    drop(open.wait_for(|open| *open).await);
+                }
                 Step::Write(bytes) => write(&mut wire, &bytes, state).await?,
                 Step::Endless(bytes) => loop {
                     write(&mut wire, &bytes, state).await?;
