@@ -9,6 +9,7 @@ mod clock;
 mod endpoints;
 mod lap;
 mod recorder;
+mod report;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
 use super::backoff::Backoff;
+use super::report;
 use crate::attempt::{Attempt, Next};
 use crate::store::Error;
 use crate::store::queue::Queue;
@@ -227,57 +228,18 @@ impl Recorder {
     }
 
     fn log(&self, batch: &[Attempt], moved: &[i64], sent_before: bool) {
-        let mut moved = moved.to_vec();
-        moved.sort_unstable();
         for attempt in batch {
-            let late = moved.binary_search(&attempt.delivery_id).is_err();
-            if late && !sent_before {
-                tracing::warn!(
-                    delivery = attempt.delivery_id,
-                    endpoint = attempt.endpoint,
-                    outcome = attempt.outcome.as_str(),
-                    "a result came too late: its lease had run out, or the delivery was cancelled"
-                );
-            }
             let counter = match attempt.next {
                 Next::Delivered => &self.tally.delivered,
                 Next::Retry(_) => &self.tally.failed,
                 Next::Exhausted(_) => &self.tally.exhausted,
             };
             counter.fetch_add(1, Ordering::Relaxed);
-            log_attempt(attempt);
         }
-    }
-}
-
-fn log_attempt(attempt: &Attempt) {
-    let (delivery, endpoint) = (attempt.delivery_id, attempt.endpoint.as_str());
-    let duration_ms = attempt.duration.as_millis();
-    let status = attempt.status_code;
-    let error = attempt.error.as_deref();
-    match attempt.next {
-        Next::Delivered => tracing::debug!(delivery, endpoint, status, duration_ms, "delivered"),
-        Next::Retry(delay) => {
-            tracing::info!(
-                delivery,
-                endpoint,
-                status,
-                duration_ms,
-                error,
-                retry_s = delay.as_secs(),
-                "failed, will be tried again"
-            );
-        }
-        Next::Exhausted(reason) => {
-            tracing::warn!(
-                delivery,
-                endpoint,
-                status,
-                duration_ms,
-                error,
-                reason = reason.as_str(),
-                "exhausted, will not be tried again"
-            );
+        report::attempts(batch);
+        // After a lost acknowledgement nobody knows which of them were written by the first sending.
+        if !sent_before {
+            report::late(batch, moved);
         }
     }
 }

@@ -1,4 +1,4 @@
-use postrider::store::queue::STATEMENTS;
+use postrider::store::queue::{SESSION, STATEMENTS};
 use serde_json::Value;
 
 use crate::support::Database;
@@ -17,20 +17,11 @@ select 'e' || to_char(n % 100, 'FM000'), n::text, 't', '{}',
   from generate_series(1, 1000000) n;
 set session_replication_role = origin";
 
-/// What the worker tells its sessions, read from the only place that knows.
+/// What the worker tells its sessions, for one transaction.
 fn worker_settings() -> String {
-    let source = include_str!("../../../src/store/queue.rs");
-    let settings: Vec<&str> = source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("\"set ")?.strip_suffix("\","))
-        .collect();
-    assert!(
-        settings.len() > 4,
-        "the list has moved; it was read as {settings:?}"
-    );
-    settings
+    SESSION
         .iter()
-        .map(|setting| format!("set local {setting};"))
+        .map(|setting| setting.replacen("set ", "set local ", 1) + ";")
         .collect()
 }
 
