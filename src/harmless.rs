@@ -15,7 +15,7 @@ pub fn line(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// As [`line`], but line breaks and tabs stay: for a payload shown as it was laid out.
+/// As [`line()`], but line breaks and tabs stay: for a payload shown as it was laid out.
 #[must_use]
 pub fn paragraph(text: &str) -> String {
     escape(text, |character| matches!(character, '\n' | '\t'))

@@ -13,6 +13,13 @@ $$;
 
 -- ------------------------------------------------------------------ retry policies
 
+create function postrider.lists_statuses(items text[]) returns boolean
+language sql immutable strict set search_path = pg_catalog, pg_temp as $$
+  select coalesce(bool_and(item is not null and item ~ '^[3-5][0-9]{2}(-[3-5][0-9]{2})?$' and left(item, 3) <= right(item, 3)), true)
+    from unnest(items) as item
+$$;
+comment on function postrider.lists_statuses(text[]) is 'Whether each item is a status (429) or a range from low to high (500-599), from 300 to 599.';
+
 create table postrider.retry_policies (
   name        text collate "C" primary key,
   kind        text not null,
@@ -37,8 +44,7 @@ create table postrider.retry_policies (
   constraint retry_policies_jitter_is_between_0_and_1 check (jitter between 0 and 1),
   constraint retry_policies_max_retries_is_between_0_and_1000 check (max_retries between 0 and 1000),
   constraint retry_policies_retry_on_lists_codes_and_ranges
-    check (array_position(retry_on, null) is null
-           and array_to_string(retry_on, ',') ~ '^([3-5][0-9]{2}(-[3-5][0-9]{2})?(,|$))*$')
+    check (postrider.lists_statuses(retry_on))
 );
 comment on table postrider.retry_policies is 'When a failed try is tried again. Add your own with INSERT; endpoints name one in retry_policy.';
 comment on column postrider.retry_policies.name is 'What endpoints call it.';
@@ -137,7 +143,7 @@ create table postrider.endpoint_secrets (
   created_at timestamptz not null default clock_timestamp(),
   expires_at timestamptz,
   constraint endpoint_secrets_secret_is_whsec_and_base64_of_24_to_64_bytes
-    check (secret ~ '^whsec_([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$'
+    check (secret ~ '^whsec_([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$'
            and (length(secret) - 6) / 4 * 3 - (length(secret) - length(rtrim(secret, '='))) between 24 and 64)
 );
 comment on table postrider.endpoint_secrets is 'Signing secrets. All that have not expired sign, the newest first; rotate with postrider.rotate_secret.';

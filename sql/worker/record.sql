@@ -100,10 +100,17 @@ health as (
     from sick s
    where h.endpoint = s.endpoint and (s.successes > 0 or s.failures > 0)
 ),
+unwelcome as materialized (
+  -- Somebody who edits the endpoint right now must not hold up the batch; the next 410 disables it.
+  select e.name
+    from postrider.endpoints e
+   where e.enabled
+     and e.name = any (array(select m.endpoint from moved m where m.exhausted_reason = 'gone'))
+     for no key update skip locked
+),
 gone as (
   update postrider.endpoints e
      set enabled = false, disabled_reason = 'the receiver answered 410 Gone'
-   where e.name = any (array(select m.endpoint from moved m where m.exhausted_reason = 'gone'))
-     and e.enabled
+   where e.name = any (array(select u.name from unwelcome u))
 )
 select m.delivery_id from moved m

@@ -355,13 +355,13 @@ impl Printer {
 }
 
 /// SIGINT and SIGTERM.
-struct Stops {
+pub(super) struct Stops {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Stops {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         let of = |kind| signal(kind).context("cannot watch for signals");
         Ok(Self {
             interrupt: of(SignalKind::interrupt())?,
@@ -369,7 +369,8 @@ impl Stops {
         })
     }
 
-    async fn next(&mut self) {
+    /// Returns at the next of them, and at once for one that came since.
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

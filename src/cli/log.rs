@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use crate::store;
 
 /// The level of commands that work on and on.
 pub(super) const PROGRESS: &str = "info";
@@ -51,7 +52,12 @@ pub(super) fn start(args: &LogArgs, default: &str) -> anyhow::Result<()> {
         .as_deref()
         .filter(|filter| !filter.is_empty())
         .unwrap_or(default);
-    let filter = EnvFilter::try_new(wanted).map_err(|error| {
+    let filter = if wanted.contains(store::TELLS_VALUES) {
+        EnvFilter::try_new(wanted)
+    } else {
+        EnvFilter::try_new(format!("{wanted},{}=error", store::TELLS_VALUES))
+    };
+    let filter = filter.map_err(|error| {
         Failure::usage(
             format!("--log (POSTRIDER_LOG) is not a log filter: {error}"),
             "use error, warn, info, debug or trace",

@@ -1,8 +1,8 @@
 //! The command line: what can be typed, and which module answers it.
 //!
 //! To add a subcommand: `src/cli/<name>.rs` with `pub struct Args` (a clap `Args`) and
-//! `pub async fn run(args: Args) -> anyhow::Result<Exit>`, a `mod` line, a variant of [`Command`] and its line in
-//! [`Command::run`]. Print results to stdout with `println!`, progress to stderr; return errors, never print them.
+//! `pub async fn run(args: Args) -> anyhow::Result<Exit>`, a `mod` line, a variant of `Command` and its line in
+//! `Command::run`. Print results to stdout with `println!`, progress to stderr; return errors, never print them.
 
 use std::process::ExitCode;
 
@@ -13,12 +13,16 @@ pub mod exit;
 pub mod listen;
 mod log;
 
+mod children;
 mod completions;
 mod delivery;
+mod demo;
+mod dev;
 mod endpoint;
 mod man;
 mod migrate;
 mod output;
+mod private;
 mod refusal;
 mod replay;
 mod send;
@@ -33,9 +37,11 @@ pub use exit::{Exit, Failure};
 
 const START_HERE: &str = "\
 Start here:
+  postrider demo              see it at work, with nothing set up: takes half a minute
+  postrider dev               a database, a worker and a receiver to try it by hand
   postrider migrate up        create the schema `postrider` in your database
   postrider worker            deliver what is due, until you stop it
-  postrider send --help       put an event into the outbox by hand
+  postrider send --help       queue an event by hand
 
 Which database: --database-url, else POSTRIDER_DATABASE_URL, else DATABASE_URL,
 else libpq's PGHOST, PGUSER and so on, else the local server.
@@ -55,15 +61,22 @@ pub struct Cli {
     command: Command,
     #[command(flatten)]
     log: log::LogArgs,
+    /// End when stdin does: how our own children notice that we are gone
+    #[arg(long = children::END_WITH_STDIN, global = true, hide = true)]
+    end_with_stdin: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// See it at work, with nothing set up: outages, a killed worker, a dead letter
+    Demo(demo::Args),
+    /// Run a database, a worker and a receiver for development, until you stop it
+    Dev(dev::Args),
     /// Create the schema in your database, or bring it up to date
     Migrate(migrate::Args),
     /// Add, list, show, pause, disable and test endpoints
     Endpoint(endpoint::Args),
-    /// Put an event into the outbox by hand
+    /// Queue an event by hand
     Send(send::Args),
     /// List, show and cancel deliveries
     Delivery(delivery::Args),
@@ -90,6 +103,8 @@ impl Command {
     /// Each subcommand by its module.
     async fn run(self) -> anyhow::Result<Exit> {
         match self {
+            Self::Demo(args) => demo::run(args).await,
+            Self::Dev(args) => dev::run(args).await,
             Self::Migrate(args) => migrate::run(args).await,
             Self::Endpoint(args) => endpoint::run(args).await,
             Self::Send(args) => send::run(args).await,
@@ -128,6 +143,9 @@ pub fn prepare_process() {
 /// Runs what was asked for, to its exit code.
 #[must_use]
 pub fn run(cli: Cli) -> ExitCode {
+    if cli.end_with_stdin {
+        children::end_with_stdin();
+    }
     let outcome = log::start(&cli.log, cli.command.default_log()).and_then(|()| {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()

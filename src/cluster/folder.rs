@@ -215,6 +215,13 @@ impl Folder {
             .ok()
     }
 
+    /// Makes a temporary folder stay.
+    pub(super) fn keep(&mut self) {
+        if let Some(temporary) = self.temporary.take() {
+            drop(temporary.keep());
+        }
+    }
+
     /// Call it when the server has ended: takes the note back, or removes a temporary folder.
     pub(super) fn release(&mut self) -> Result<(), ClusterError> {
         match self.temporary.take() {

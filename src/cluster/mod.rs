@@ -18,6 +18,7 @@ mod server;
 pub use binaries::Binaries;
 pub use error::ClusterError;
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use account::Account;
@@ -126,6 +127,16 @@ impl Cluster {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Lets the server run on when this process has ended, and its folder stay.
+    ///
+    /// The next start in this folder stops it and takes over; by hand, a signal to [`pid`](Self::pid) does.
+    pub fn leave_running(self) {
+        // Its drop would stop the server.
+        let mut cluster = ManuallyDrop::new(self);
+        cluster.server.dismiss_guard();
+        cluster.folder.keep();
     }
 
     /// Ends open sessions, stops the server and removes a temporary folder.

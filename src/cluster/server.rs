@@ -72,14 +72,19 @@ impl Server {
         self.process.id()
     }
 
-    /// Fast shutdown: sessions are ended, data are written. By force if that takes too long.
-    pub(super) fn stop(&mut self) -> Result<(), ClusterError> {
-        let stopped = self.stop_process();
-        // Only now: until the server has ended, it is the guard's task if we are killed.
+    /// Nobody stops it any more when we end.
+    pub(super) fn dismiss_guard(&mut self) {
         if let Some(mut guard) = self.guard.take() {
             drop(guard.kill());
             drop(guard.wait());
         }
+    }
+
+    /// Fast shutdown: sessions are ended, data are written. By force if that takes too long.
+    pub(super) fn stop(&mut self) -> Result<(), ClusterError> {
+        let stopped = self.stop_process();
+        // Only now: until the server has ended, it is the guard's task if we are killed.
+        self.dismiss_guard();
         stopped
     }
 

@@ -176,6 +176,12 @@ impl Error {
         }
     }
 
+    /// Another transaction held a lock for too long (55P03). Nothing was done.
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Query(cause) if cause.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+    }
+
     /// The session is of no more use: it is closed, going away, or on a server that became read-only (25006, after a
     /// failover), where a cheap `select 1` would still succeed. Drop it, whatever a pool thinks.
     #[must_use]

@@ -22,12 +22,14 @@ const STATEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// What every session of a worker is told first. The statements are written for index scans in index order; a planner
 /// without statistics, or with those of a table that was empty an hour ago, must not choose otherwise.
-const SESSION: [&str; 7] = [
+const SESSION: [&str; 8] = [
     "set enable_seqscan = off",
     "set enable_hashjoin = off",
     "set enable_mergejoin = off",
     "set enable_bitmapscan = off",
     "set jit = off",
+    // A person who holds a row's lock in an open transaction must not hold up a batch for longer.
+    "set lock_timeout = '5s'",
     "set plan_cache_mode = force_generic_plan",
     "set default_transaction_isolation = 'read committed'",
 ];
@@ -71,6 +73,7 @@ static RECORD: Statement = statement!("record", [
     INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, TEXT_ARRAY,
     INT4_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, BYTEA_ARRAY, BOOL_ARRAY, TEXT_ARRAY, TEXT
 ]);
+static LOCKABLE: Statement = statement!("lockable", [INT8_ARRAY]);
 static RELEASE: Statement = statement!("release", [INT8_ARRAY, INT8_ARRAY]);
 static RETIRE: Statement = statement!("retire", [TEXT_ARRAY, INT4]);
 static ENDPOINTS: Statement = statement!("endpoints", [TEXT_ARRAY]);
@@ -181,7 +184,7 @@ impl Queue {
         Ok(Self {
             sessions,
             claims: pool(2)?,
-            records: pool(2)?,
+            records: pool(3)?,
             target: connector.display().to_owned(),
         })
     }
@@ -220,9 +223,17 @@ impl Queue {
         let rows = self
             .run(&self.records, &RECORD, &batch.params(&worker))
             .await?;
-        rows.iter()
-            .map(|row| Ok(row.try_get("delivery_id")?))
-            .collect()
+        ids(&rows)
+    }
+
+    /// Which of these deliveries nobody else holds a lock on at this moment.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store.
+    pub async fn lockable(&self, deliveries: &[i64]) -> Result<Vec<i64>, Error> {
+        let rows = self.run(&self.records, &LOCKABLE, &[&deliveries]).await?;
+        ids(&rows)
     }
 
     /// Gives claims back unsent; returns the ids of those that were still ours.
@@ -231,13 +242,11 @@ impl Queue {
     ///
     /// Any of the store; the leases then run out.
     pub async fn release(&self, claims: &[(i64, i64)]) -> Result<Vec<i64>, Error> {
-        let (ids, claim_nos): (Vec<i64>, Vec<i64>) = claims.iter().copied().unzip();
+        let (deliveries, claim_nos): (Vec<i64>, Vec<i64>) = claims.iter().copied().unzip();
         let rows = self
-            .run(&self.records, &RELEASE, &[&ids, &claim_nos])
+            .run(&self.records, &RELEASE, &[&deliveries, &claim_nos])
             .await?;
-        rows.iter()
-            .map(|row| Ok(row.try_get("delivery_id")?))
-            .collect()
+        ids(&rows)
     }
 
     /// Ends open deliveries of disabled endpoints, at most `limit`; returns how many for each endpoint.
@@ -337,6 +346,12 @@ impl Queue {
         }
         outcome
     }
+}
+
+fn ids(rows: &[Row]) -> Result<Vec<i64>, Error> {
+    rows.iter()
+        .map(|row| Ok(row.try_get("delivery_id")?))
+        .collect()
 }
 
 fn read_claim(rows: &[Row]) -> Result<Claim, Error> {

@@ -9,7 +9,8 @@ const ERROR_CAP: usize = 2000;
 pub(super) fn storable(text: &str) -> String {
     let mut kept: String = text.replace('\0', "\u{fffd}");
     if kept.len() > ERROR_CAP {
-        kept.truncate(kept.floor_char_boundary(ERROR_CAP));
+        let mut ends = (0..=ERROR_CAP).rev();
+        kept.truncate(ends.find(|&end| kept.is_char_boundary(end)).unwrap_or(0));
         kept.push('…');
     }
     kept

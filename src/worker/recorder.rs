@@ -3,12 +3,14 @@
 //! A result holds its worker's slot until it is written: results pile up to the number of slots and no further, and claiming stops by
 //! itself. One bad value never stops a batch: the batch is halved until the value stands alone, and then written without it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
 use super::backoff::Backoff;
@@ -38,7 +40,7 @@ pub(super) struct Tally {
 }
 
 /// The one who writes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Recorder {
     pub(super) queue: Queue,
     pub(super) worker: String,
@@ -48,69 +50,126 @@ pub(super) struct Recorder {
     pub(super) wake: Arc<Notify>,
 }
 
+/// Results that belong to rows whose lock somebody else holds, with the slots they keep.
+type Stuck = Vec<(Attempt, OwnedSemaphorePermit)>;
+
 impl Recorder {
     /// Writes until every sender is gone and the last report is written.
     pub(super) async fn run(self, mut inbox: UnboundedReceiver<Held>) {
+        let stuck = TaskTracker::new();
         let mut held = Vec::with_capacity(BATCH);
         while inbox.recv_many(&mut held, BATCH).await > 0 {
             if held.len() < BATCH {
                 gather(&mut inbox, &mut held).await;
             }
-            let mut attempts = Vec::with_capacity(held.len());
+            let mut results = Vec::with_capacity(held.len());
             let mut unsent = Vec::new();
-            let mut slots = Vec::with_capacity(held.len());
             for Held { report, slot } in held.drain(..) {
-                slots.push(slot);
                 match report {
-                    Report::Attempt(attempt) => attempts.push(*attempt),
+                    Report::Attempt(attempt) => results.push((*attempt, slot)),
                     Report::GiveBack {
                         delivery_id,
                         claim_no,
                     } => unsent.push((delivery_id, claim_no)),
                 }
             }
-            if !attempts.is_empty() {
-                self.record(attempts).await;
+            let locked = self.record(results).await;
+            if !locked.is_empty() {
+                stuck.spawn(self.clone().wait_for_locks(locked));
             }
             if !unsent.is_empty() {
                 self.release(&unsent).await;
             }
-            drop(slots);
-            if self.room_wanted.swap(false, Ordering::AcqRel) {
-                self.wake.notify_one();
-            }
+            self.ring();
         }
+        stuck.close();
+        stuck.wait().await;
     }
 
-    /// Writes a batch; on a bad value, its halves, down to the one result that it is in.
-    async fn record(&self, attempts: Vec<Attempt>) {
+    /// Writes results, and returns those whose rows are locked by somebody else. On a bad value it writes the halves of a batch, down
+    /// to the one result that the value is in.
+    async fn record(&self, results: Stuck) -> Stuck {
+        let (attempts, mut slots): (Vec<_>, HashMap<_, _>) = results
+            .into_iter()
+            .map(|(attempt, slot)| {
+                let claim = (attempt.delivery_id, attempt.claim_no);
+                (attempt, (claim, slot))
+            })
+            .unzip();
+        let mut stuck = Vec::new();
         let mut batches = vec![attempts];
         while let Some(mut batch) = batches.pop() {
-            let Err(error) = self.persist(&batch).await else {
+            if batch.is_empty() {
                 continue;
-            };
-            if self
-                .queue
-                .make_partitions(&batch)
-                .await
-                .is_ok_and(|made| made > 0)
-            {
-                batches.push(batch);
-            } else if batch.len() > 1 {
-                let rest = batch.split_off(batch.len() / 2);
-                batches.push(rest);
-                batches.push(batch);
-            } else if let Some(plain) = batch.first().and_then(without_texts) {
-                tracing::warn!(delivery = plain.delivery_id, error = %chain(&error), "a reply could not be stored, the try is recorded without it");
-                batches.push(vec![plain]);
-            } else {
-                let delivery = batch.first().map(|attempt| attempt.delivery_id);
-                tracing::error!(delivery, error = %chain(&error), "a try could not be recorded; its lease will run out and it will count as lost");
             }
+            match self.persist(&batch).await {
+                Ok(()) => {}
+                Err(error) if error.is_lock_timeout() => {
+                    let (free, locked) = self.part_by_locks(batch).await;
+                    batches.push(free);
+                    stuck.extend(locked);
+                }
+                Err(error) => {
+                    if self
+                        .queue
+                        .make_partitions(&batch)
+                        .await
+                        .is_ok_and(|made| made > 0)
+                    {
+                        batches.push(batch);
+                    } else if batch.len() > 1 {
+                        let rest = batch.split_off(batch.len() / 2);
+                        batches.push(rest);
+                        batches.push(batch);
+                    } else {
+                        batches.push(plainer(&batch, &error));
+                    }
+                }
+            }
+        }
+        stuck
+            .into_iter()
+            .filter_map(|attempt: Attempt| {
+                let slot = slots.remove(&(attempt.delivery_id, attempt.claim_no))?;
+                Some((attempt, slot))
+            })
+            .collect()
+    }
+
+    /// Writes results as their rows become free, while other batches go on.
+    async fn wait_for_locks(self, mut results: Stuck) {
+        let mut backoff = Backoff::default();
+        while !results.is_empty() {
+            tracing::warn!(
+                results = results.len(),
+                delivery = results.first().map(|(attempt, _)| attempt.delivery_id),
+                "results wait: another transaction holds the locks of their rows"
+            );
+            tokio::time::sleep(backoff.next()).await;
+            results = self.record(results).await;
+            self.ring();
         }
     }
 
-    /// Writes a batch, however long the database is away. An error means that a value is at fault.
+    /// The results whose rows are free, and those whose rows are locked.
+    async fn part_by_locks(&self, batch: Vec<Attempt>) -> (Vec<Attempt>, Vec<Attempt>) {
+        let ids: Vec<i64> = batch.iter().map(|attempt| attempt.delivery_id).collect();
+        match self.queue.lockable(&ids).await {
+            Ok(free) => batch
+                .into_iter()
+                .partition(|attempt| free.contains(&attempt.delivery_id)),
+            // Nothing is known then; all of them wait.
+            Err(_) => (Vec::new(), batch),
+        }
+    }
+
+    fn ring(&self) {
+        if self.room_wanted.swap(false, Ordering::AcqRel) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Writes a batch, however long the database is away. An error means that one of its values or rows is at fault.
     async fn persist(&self, batch: &[Attempt]) -> Result<(), Error> {
         let mut backoff = Backoff::default();
         let mut sent_before = false;
@@ -120,10 +179,17 @@ impl Recorder {
                     self.log(batch, &moved, sent_before);
                     return Ok(());
                 }
-                Err(error) if error.is_data_error() => return Err(error),
+                Err(error) if error.is_data_error() || error.is_lock_timeout() => {
+                    return Err(error);
+                }
                 Err(error) => {
                     let wait = backoff.next();
-                    tracing::warn!(results = batch.len(), error = %chain(&error), retry_ms = wait.as_millis(), "results wait in memory: the database does not take them");
+                    tracing::warn!(
+                        results = batch.len(),
+                        error = %chain(&error),
+                        retry_ms = wait.as_millis(),
+                        "results wait in memory: the database does not take them"
+                    );
                     sent_before = true;
                     tokio::time::sleep(wait).await;
                 }
@@ -228,19 +294,36 @@ async fn gather(inbox: &mut UnboundedReceiver<Held>, held: &mut Vec<Held>) {
     }
 }
 
-/// The same result without anything a receiver could have chosen; `None` when there was nothing of that kind.
-fn without_texts(attempt: &Attempt) -> Option<Attempt> {
+/// The one result again, without anything that a receiver could have chosen; nothing when there was nothing of that kind left.
+fn plainer(batch: &[Attempt], error: &Error) -> Vec<Attempt> {
+    let error = chain(error);
+    let Some(attempt) = batch.first() else {
+        return Vec::new();
+    };
     let plain = attempt.response_body.is_none()
         && attempt.response_headers.is_empty()
         && attempt.request_headers.is_empty();
-    (!plain).then(|| Attempt {
+    if plain {
+        tracing::error!(
+            delivery = attempt.delivery_id,
+            error,
+            "a try could not be recorded; its lease will run out and it will count as lost"
+        );
+        return Vec::new();
+    }
+    tracing::warn!(
+        delivery = attempt.delivery_id,
+        error,
+        "a reply could not be stored, the try is recorded without it"
+    );
+    vec![Attempt {
         error: Some("the reply could not be stored".to_owned()),
         request_headers: Vec::new(),
         response_headers: Vec::new(),
         response_body: None,
         response_truncated: attempt.response_body.is_some(),
         ..attempt.clone()
-    })
+    }]
 }
 
 /// An error and its causes in one line.

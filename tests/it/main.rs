@@ -18,6 +18,10 @@ mod connect;
 mod migrate;
 /// Every failure says what to do next and has its exit code.
 mod cli;
+
+/// The demonstration holds what it claims, `dev` keeps its rows, and neither leaves a process behind.
+mod demo;
+
 /// The development receiver tells what came, and fails as it is told.
 mod listen;
 /// What leaves for receivers, and what comes back.
@@ -27,6 +31,14 @@ mod outbound;
 mod server;
 /// The operator's commands: endpoints, deliveries, replays, numbers.
 mod operator;
+/// No byte changes on its way, and none that comes back does harm.
+mod bytes;
+/// Where a delivery may go, and what keeps it from going.
+mod addressing;
+/// What receivers check: every try is signed afresh over the very bytes.
+mod signatures;
+/// What becomes of a delivery after each kind of answer, how often it is tried, and when.
+mod retries;
 /// What the schema promises to users.
 mod contract;
 /// Who gets which delivery, and what becomes of it when its worker dies.

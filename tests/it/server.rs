@@ -1,65 +1,48 @@
-//! A server for the tests of this suite that need one, and a database of its own for each.
+//! An empty database for each test that needs one, on the server that all tests share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use postrider::cluster::{Cluster, Options};
 use postrider::store::connect::{Client, ConnectOptions, Connector};
 use url::Url;
 
-/// Alive as long as some test holds it; a static one would never be stopped.
-static SERVER: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+use crate::support::Server;
+
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-fn shared() -> Arc<Cluster> {
-    let mut server = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-    server.upgrade().unwrap_or_else(|| {
-        let settings = vec![("max_connections".to_owned(), "200".to_owned())];
-        let started = Arc::new(
-            Cluster::start(Options {
-                settings,
-                ..Options::default()
-            })
-            .expect("a server starts"),
-        );
-        *server = Arc::downgrade(&started);
-        started
-    })
-}
-
-/// A new, empty database.
+/// A new, empty database, and whoever calls itself after it; gone after the test.
 pub(crate) struct Database {
-    server: Arc<Cluster>,
     name: String,
+    url: Url,
 }
 
 impl Database {
     pub(crate) async fn create() -> Self {
-        let server = tokio::task::spawn_blocking(shared)
+        let server = tokio::task::spawn_blocking(Server::get)
             .await
             .expect("the start does not panic");
         let name = format!(
-            "t{}_{}",
+            "postrider_empty_{}_{}",
             std::process::id(),
             DATABASES.fetch_add(1, Ordering::Relaxed)
         );
-        let database = Self { server, name };
-        let admin = open(&database.server.url("postgres")).await;
-        admin
-            .batch_execute(&format!("create database {}", database.name))
+        open(&server.url)
+            .await
+            .batch_execute(&format!("create database {name}"))
             .await
             .expect("a new name");
-        database
+        let mut url = Url::parse(&server.url).expect("the server's address is a URL");
+        url.set_path(&name);
+        Self { name, url }
     }
 
     /// The superuser's way in.
     pub(crate) fn url(&self) -> String {
-        self.server.url(&self.name)
+        self.url.to_string()
     }
 
     /// The same server with another role, password or database.
     pub(crate) fn url_with(&self, change: impl FnOnce(&mut Url)) -> String {
-        let mut url = Url::parse(&self.url()).expect("the cluster's URL parses");
+        let mut url = self.url.clone();
         change(&mut url);
         url.into()
     }
@@ -94,6 +77,33 @@ impl Database {
     pub(crate) async fn value(&self, query: &str) -> String {
         let row = self.open().await.query_one(query, &[]).await.expect(query);
         row.try_get(0).expect("a text column")
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let name = std::mem::take(&mut self.name);
+        // The test's own runtime cannot be waited for from here.
+        let dropper = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let maintenance = open(&Server::get().url).await;
+                for statement in [
+                    format!("drop database if exists {name} with (force)"),
+                    format!("drop role if exists {name}_stranger"),
+                ] {
+                    maintenance
+                        .batch_execute(&statement)
+                        .await
+                        .expect(&statement);
+                }
+            });
+        });
+        // What is left over hinders nobody; the test's verdict stands without it.
+        drop(dropper.join());
     }
 }
 

@@ -145,6 +145,15 @@ impl Database {
         wait_until(what, async || self.delivery(id).await, holds, SOON).await
     }
 
+    /// Waits until the server has ended every session of a worker. A killed worker's last statement may be on its way
+    /// still, and would be carried out.
+    pub(crate) async fn wait_until_no_worker_is_connected(&self) {
+        let sessions = "select count(*) from pg_stat_activity \
+                         where datname = current_database() and application_name = 'postrider'";
+        let look = async || self.value::<i64>(sessions).await;
+        wait_until("no worker is connected", look, |count| *count == 0, SOON).await;
+    }
+
     /// Waits until the delivery has this status.
     pub(crate) async fn wait_for_status(&self, id: i64, status: &str) -> Delivery {
         self.wait_for(id, &format!("delivery {id} is {status}"), |delivery| {

@@ -18,7 +18,7 @@ pub(crate) mod wait;
 
 pub(crate) use database::Database;
 pub(crate) use process::Worker;
-pub(crate) use server::URL as SERVER_URL;
+pub(crate) use server::{Server, URL as SERVER_URL};
 pub(crate) use wait::{SOON, wait_until};
 
 use std::io::Write as _;

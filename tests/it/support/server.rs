@@ -31,9 +31,9 @@ const MAX_CONNECTIONS: &str = "300";
 const IMAGE: (&str, &str) = ("postgres", "17-alpine");
 
 /// A server that runs until this process ends.
-pub(super) struct Server {
+pub(crate) struct Server {
     /// A database on it that is nobody's: for making others, and for locks.
-    pub(super) url: String,
+    pub(crate) url: String,
     _held: Held,
 }
 
@@ -49,7 +49,7 @@ impl Server {
     /// # Panics
     ///
     /// When there is none, with the ways to get one.
-    pub(super) fn get() -> &'static Self {
+    pub(crate) fn get() -> &'static Self {
         static SERVER: OnceLock<Result<Server, String>> = OnceLock::new();
         match SERVER.get_or_init(Self::start) {
             Ok(server) => server,
@@ -153,9 +153,11 @@ fn container() -> Result<(Child, String), String> {
         .process_group(0)
         .spawn()
         .map_err(|error| error.to_string())?;
-    let output = keeper.stdout.take().expect("it is piped");
-    for line in BufReader::new(output).lines().map_while(Result::ok) {
+    let mut output = BufReader::new(keeper.stdout.take().expect("it is piped"));
+    for line in output.by_ref().lines().map_while(Result::ok) {
         if let Some(url) = line.strip_prefix("container at ") {
+            // Kept open: after a minute the runner says how long the keeper takes, and would die of a closed pipe.
+            keeper.stdout = Some(output.into_inner());
             return Ok((keeper, url.to_owned()));
         }
         if let Some(reason) = line.strip_prefix("no container: ") {
@@ -191,13 +193,14 @@ async fn keeper() {
 
 async fn start_container()
 -> Result<(ContainerAsync<GenericImage>, String), testcontainers::TestcontainersError> {
-    // The image starts the server twice; only the second one stays.
-    let ready = LogWaitStrategy::stderr("ready to accept connections");
+    // The image starts the server twice, and only the second one stays. The first is pg_ctl's, which sends all that it
+    // says to stdout, so the readiness on stderr is the second one's.
     let first = LogWaitStrategy::stdout("init process complete");
+    let ready = LogWaitStrategy::stderr("ready to accept connections");
     let container = GenericImage::new(IMAGE.0, IMAGE.1)
         .with_exposed_port(5432.tcp())
         .with_wait_for(WaitFor::log(first))
-        .with_wait_for(WaitFor::log(ready.with_times(2)))
+        .with_wait_for(WaitFor::log(ready))
         .with_env_var("POSTGRES_PASSWORD", "postrider")
         .with_cmd([
             "-c",
