@@ -175,6 +175,11 @@ async fn a_rate_limit_of_next_to_nothing_stops_only_its_own_endpoint() {
     let _worker = Worker::spawn(&database, &["--poll-interval", "50ms"]);
     let delivered = async || with_status(&database, "a-slow", "delivered").await;
     wait_until("its first token is spent", delivered, |n| *n == 1, SOON).await;
+    let asleep = async || {
+        let asleep = "select count(*) from postrider.workers where sleeping_until is not null";
+        database.value::<i64>(asleep).await
+    };
+    wait_until("the worker sleeps", asleep, |n| *n == 1, SOON).await;
 
     let id = database.insert("fast", "{}").await;
 

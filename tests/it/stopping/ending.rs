@@ -202,14 +202,14 @@ async fn a_drain_waits_for_rates_and_caps() {
     // More lanes than one claim walks past, and the slow ones first.
     database
         .endpoint("a-rate", &receiver.url("/"))
-        .set("rate_limit", 20)
+        .set("rate_limit", 5)
         .await;
     database
         .endpoint("b-cap", &receiver.url("/"))
         .set("max_in_flight", 1)
         .await;
     for name in ["a-rate", "b-cap"] {
-        fill(&database, name, 10).await;
+        fill(&database, name, 4).await;
     }
     database
         .sql(&format!(
@@ -224,7 +224,7 @@ async fn a_drain_waits_for_rates_and_caps() {
 
     assert_eq!(worker.wait().await.code(), Some(0), "{}", worker.said());
     assert!(
-        worker.said().contains("drained: 22 delivered"),
+        worker.said().contains("drained: 10 delivered"),
         "{}",
         worker.said()
     );
