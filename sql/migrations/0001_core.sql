@@ -384,29 +384,30 @@ comment on function postrider.ring_doorbell() is 'Trigger: rings after each INSE
 create trigger deliveries_ring_doorbell after insert on postrider.deliveries
   for each statement execute function postrider.ring_doorbell();
 
-create function postrider.lane_in_flight(endpoint text, max_in_flight integer) returns integer
+create function postrider.lane_in_flight(
+  endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer
+)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
-declare
-  in_flight integer;
 begin
   -- Until its transaction ends, a claim has the lane for itself. It must count after it has the lock, and in a snapshot of that
   -- moment, to see what the claim before it took: hence a function, whose queries see more than the statement that calls it.
   if not pg_try_advisory_xact_lock(hashtextextended('postrider.lane ' || lane_in_flight.endpoint, 0)) then
-    return null;
+    return;
   end if;
   -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 32 of them are
   -- looked past.
-  select count(*) filter (where head.lease_expires_at > clock_timestamp()) into in_flight
-    from (select d.lease_expires_at
+  select count(*), count(*) filter (where head.leased_by = lane_in_flight.worker)
+    into lane_in_flight.in_flight, lane_in_flight.by_worker
+    from (select d.lease_expires_at, d.leased_by
             from postrider.deliveries d
            where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
            order by d.next_retry, d.id
-           limit lane_in_flight.max_in_flight + 32) head;
-  return in_flight;
+           limit lane_in_flight.max_in_flight + 32) head
+   where head.lease_expires_at > clock_timestamp();
 end
 $$;
-comment on function postrider.lane_in_flight(text, integer) is
-  'How many of an endpoint''s deliveries are in flight, for the claim that calls it; NULL while another claim is at them.';
+comment on function postrider.lane_in_flight(text, integer, text) is
+  'How many of an endpoint''s deliveries are in flight, in all and by one worker, for its claim; NULL while another claim is at them.';
 
 -- ------------------------------------------------------------------ what keeps endpoints consistent
 

@@ -6,6 +6,7 @@
 -- $4 text    worker: postrider.workers.id
 -- $5 bigint  margin: the lease is the endpoint's timeout and this many milliseconds
 -- $6 bigint  sleep: a worker that takes nothing looks again after at most this many milliseconds, and wants the doorbell until then
+-- $7 integer free: slots that the worker has free
 --
 -- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
@@ -14,6 +15,8 @@
 -- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
+-- A lane may hold at most four times as many of the worker's slots as it and its like then leave free, but always one: so several
+-- endpoints may hang, whatever their caps, and there are slots for the others.
 -- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
@@ -58,17 +61,19 @@ bucket as materialized (
      for no key update of h skip locked
 ),
 share as materialized (
-  select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota from lane
+  select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota, count(*) as lanes from lane
 ),
 room as materialized (
   select l.endpoint, l.revision, l.timeout, l.max_retries,
          f.in_flight is null as contended,
          case when f.in_flight is null then 0
-              else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota)) end as free
+              else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota),
+                         greatest(case f.by_worker when 0 then 1 else 0 end,
+                                  floor((4.0 * $7::integer - f.by_worker) / (1 + 4 * s.lanes))::integer)) end as free
     from lane l
    cross join share s
     left join bucket b on b.endpoint = l.endpoint
-   cross join lateral (select postrider.lane_in_flight(l.endpoint, l.max_in_flight) as in_flight offset 0) f
+   cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text) f
    where l.rate_limit is null or b.tokens >= 1
 ),
 candidate as materialized (

@@ -301,6 +301,7 @@ impl Worker {
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
                 sleep: self.options.poll_interval,
+                free: i32::try_from(self.slots.available_permits()).unwrap_or(i32::MAX),
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {

@@ -62,6 +62,8 @@ pub struct Ask<'a> {
     pub margin: Duration,
     /// A worker that takes nothing looks again after this long at most, and wants the doorbell until then.
     pub sleep: Duration,
+    /// Slots that the worker has free; no lane takes nearly all of them.
+    pub free: i32,
 }
 
 /// What a claim took, and where its walk ended.
@@ -154,6 +156,7 @@ impl Queue {
                     &ask.worker,
                     &margin,
                     &sleep,
+                    &ask.free,
                 ],
             )
             .await?;

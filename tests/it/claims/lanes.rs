@@ -31,6 +31,30 @@ async fn c20_one_endpoint_that_hangs_does_not_keep_others_waiting() {
 }
 
 #[tokio::test]
+async fn c20_many_endpoints_that_hang_leave_slots_for_others() {
+    let database = Database::fresh().await;
+    let (hanging, fast) = (Receiver::start().await, Receiver::start().await);
+    hanging.script(vec![Script::silence(); 100]);
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        database
+            .endpoint(name, &hanging.url("/"))
+            .set("timeout", "30 s")
+            .await;
+        fill(&database, name, 100).await;
+    }
+    database.endpoint("z", &fast.url("/")).await;
+    let _worker = Worker::spawn(&database, &["--concurrency", "40"]);
+    hanging.wait_for_requests(30).await;
+
+    fill(&database, "z", 50).await;
+
+    let delivered = async || with_status(&database, "z", "delivered").await;
+    let few_seconds = Duration::from_secs(5);
+    wait_until("the 50 arrived", delivered, |n| *n == 50, few_seconds).await;
+    assert!(hanging.requests().len() < 40, "some slots stay free");
+}
+
+#[tokio::test]
 async fn every_endpoint_gets_its_share_of_a_claim() {
     let database = Database::fresh().await;
     for name in ["a", "b", "c", "d"] {

@@ -95,7 +95,7 @@ async fn c29_while_results_cannot_be_written_nothing_is_claimed_and_nothing_is_s
     fill(&database, "shop", 40).await;
     let _worker = Worker::spawn(
         &database,
-        &["--concurrency", "8", "--poll-interval", "20ms"],
+        &["--concurrency", "10", "--poll-interval", "20ms"],
     );
     receiver.wait_for_requests(8).await;
     let other = database.connect().await;

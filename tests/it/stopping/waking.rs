@@ -223,12 +223,12 @@ async fn workers_side_by_side_share_the_work() {
         receiver.script(vec![Script::status(200).behind(&gate); 8 * number]);
         database.endpoint("shop", &receiver.url("/")).await;
         let workers: Vec<_> = (0..number)
-            .map(|_| Worker::spawn(&database, &["--concurrency", "8"]))
+            .map(|_| Worker::spawn(&database, &["--concurrency", "10"]))
             .collect();
         asleep(&database, i64::try_from(number).expect("few")).await;
 
         fill(&database, "shop", 200).await;
-        // Each can have 8 in flight, so that this many need all of them.
+        // Of its 10 slots each keeps 2 for other endpoints, so that this many need all workers.
         receiver.wait_for_requests(8 * number).await;
         gate.open();
 
