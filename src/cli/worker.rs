@@ -18,7 +18,7 @@ use crate::store::queue::Sessions;
 use crate::worker::{self, Options, Until, Waking};
 
 /// Signals so close together are one: `timeout`, for example, signals its child, and then the group that the child is in.
-const ONE_SIGNAL: Duration = Duration::from_millis(500);
+const ONE_SIGNAL: Duration = Duration::from_millis(300);
 
 /// How a worker sends: what `worker`, `dev` and `demo` share.
 #[derive(clap::Args, Clone, Debug)]
