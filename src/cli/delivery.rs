@@ -88,7 +88,7 @@ struct ShowArgs {
     /// Id of the delivery, or its event id
     #[arg(value_name = "ID|EVENT_ID")]
     which: String,
-    /// All of the payload and of what the receiver answered
+    /// All of the payload, and what was sent and answered at every try
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -173,8 +173,11 @@ fn line(listed: &Listed) -> Vec<String> {
 
 fn what_came_back(status: Option<i32>, error: Option<&str>) -> String {
     match (status, error) {
-        (Some(status), Some(error)) => format!("{status}, {}", output::cut(error, ERROR_WIDTH)),
-        (None, Some(error)) => output::cut(error, ERROR_WIDTH),
+        // The error of a status begins with it.
+        (Some(status), Some(error)) if !error.starts_with(&format!("HTTP {status}")) => {
+            format!("{status}, {}", output::cut(error, ERROR_WIDTH))
+        }
+        (_, Some(error)) => output::cut(error, ERROR_WIDTH),
         (status, None) => cell(status),
     }
 }
@@ -197,6 +200,8 @@ async fn run_show(client: &Client, args: &ShowArgs) -> anyhow::Result<Exit> {
     print_attempts(&attempts);
     if args.full {
         print_exchanges(&attempts);
+    } else {
+        print_newest_refusal(&attempts);
     }
     Ok(Exit::Done)
 }
@@ -333,6 +338,26 @@ fn decided(attempt: &Attempt) -> String {
         None if attempt.outcome == "delivered" => "done".to_owned(),
         None => "no retry".to_owned(),
     }
+}
+
+/// What the receiver said when it last took no delivery: often the very reason.
+fn print_newest_refusal(attempts: &[Attempt]) {
+    let Some(attempt) = attempts.last().filter(|last| last.outcome != "delivered") else {
+        return;
+    };
+    let Some(body) = attempt
+        .response_body
+        .as_ref()
+        .filter(|body| !body.is_empty())
+    else {
+        return;
+    };
+    let most = usize::try_from(SOME).unwrap_or(usize::MAX);
+    println!(
+        "\nanswered to try {} (--full shows every exchange):",
+        attempt.attempt_no
+    );
+    println!("{}", output::cut(&bytes_as_text(body), most));
 }
 
 /// What was sent and what came back, try by try.

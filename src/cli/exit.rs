@@ -174,6 +174,10 @@ fn judge_store(error: &store::Error) -> (Exit, &'static str) {
             Exit::NoDatabase,
             "the connection was lost on the way; run this again when the server is up",
         ),
+        E::Query(_) if error.is_of_a_pooler() => (
+            Exit::Failures,
+            "a pooler such as PgBouncer stands in between: start the worker with --pooler, or connect to the server itself",
+        ),
         E::Query(_) => (
             Exit::Failures,
             "see the server's message above; `postrider migrate status` tells whether the schema is as it should be",

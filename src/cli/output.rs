@@ -13,9 +13,9 @@ use crate::harmless;
 
 /// Stands for a value that is not there.
 const NOTHING: &str = "-";
-/// Below so many columns, lines that the terminal breaks are easier to read than cells of two letters. Some terminals
-/// say 0.
-const NARROWEST: u16 = 60;
+/// With less room for each cell, whole lines that the terminal breaks are easier to read, and ids in them to copy, than
+/// cells of a few letters. Some terminals say that they have 0 columns.
+const NARROWEST_CELL: usize = 16;
 
 /// Flatten this into the arguments of a command that has a result to read.
 #[derive(clap::Args, Clone, Copy, Debug)]
@@ -45,19 +45,25 @@ pub(super) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 /// Prints rows under their headings.
 pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
     let mut table = Table::new();
-    let arrangement = match table.width() {
-        Some(width) if width >= NARROWEST => ContentArrangement::Dynamic,
-        Some(_) | None => ContentArrangement::Disabled,
-    };
-    table.set_content_arrangement(arrangement);
-    if std::io::stdout().is_terminal() {
-        table.load_style(presets::UTF8_FULL_CONDENSED);
-    } else {
-        table.load_style(presets::NOTHING).force_no_tty();
-    }
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
     for row in rows {
         table.add_row(row.iter().map(|cell| harmless::line(cell)));
+    }
+    let width = table.width().map_or(0, usize::from);
+    if !std::io::stdout().is_terminal() {
+        table.load_style(presets::NOTHING).force_no_tty();
+    } else if table
+        .lines()
+        .next()
+        .is_some_and(|line| line.chars().count() > width)
+    {
+        if width >= NARROWEST_CELL * headings.len() {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        } else {
+            table.load_style(presets::NOTHING);
+        }
     }
     // Without borders every line begins with the padding of its first cell.
     for line in table.trim_fmt().lines() {

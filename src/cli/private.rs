@@ -110,6 +110,10 @@ pub(super) fn failure(error: ClusterError) -> anyhow::Error {
             Exit::Failures,
             "one folder holds one running server; --data names another folder",
         ),
+        E::Folder { .. } => (
+            Exit::NoDatabase,
+            "`postrider dev --data DIR` takes another folder; a temporary one is made in TMPDIR",
+        ),
         E::NotOurs { .. } | E::NotTraversable { .. } => {
             (Exit::Usage, "--data names the folder for its data")
         }
@@ -119,7 +123,6 @@ pub(super) fn failure(error: ClusterError) -> anyhow::Error {
         | E::NotReady { .. }
         | E::NotStopped { .. }
         | E::NotRunnable { .. }
-        | E::Folder { .. }
         | E::NoPort(_) => (
             Exit::NoDatabase,
             "a server of your own works as well: give its URL to `postrider migrate` and `postrider worker`",

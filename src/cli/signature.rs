@@ -65,7 +65,7 @@ impl SignatureArgs {
         if given.is_empty() {
             return Err(Failure::usage(
                 "no secret was given",
-                "set POSTRIDER_SECRET, or give --secret; `postrider endpoint show` and the table postrider.endpoint_secrets have it",
+                "set POSTRIDER_SECRET, or give --secret; the table postrider.endpoint_secrets has it, and `postrider endpoint add` printed it once",
             )
             .into());
         }

@@ -52,11 +52,14 @@ fn print(stats: &Stats) {
         ("due now", Some(backlog.due.to_string())),
         ("oldest due", backlog.oldest_due.clone()),
         (
-            "it waits since",
+            "it waits for",
             backlog.oldest_due_seconds.map(|age| format!("{age} s")),
         ),
         ("workers alive", Some(backlog.workers_alive.to_string())),
     ]);
+    if backlog.due > 0 && backlog.workers_alive == 0 {
+        println!("No worker is running: start one with `postrider worker`.");
+    }
     let of = if stats.deliveries_cut {
         format!(", among the newest {NEWEST}")
     } else {

@@ -1,6 +1,9 @@
 //! Values as people type them: durations, moments, headers.
 
+use std::net::IpAddr;
+
 use chrono::DateTime;
+use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 use super::Failure;
@@ -11,6 +14,13 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     humantime::parse_duration(text)
         .map(|duration| duration.as_secs_f64())
         .map_err(|error| format!("{error}; write it like 15s, 5m or 1h 30m"))
+}
+
+/// A network such as `10.1.0.0/16`, or one address, as the refusal of an address names it.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map_err(|_| "write it like 10.1.0.0/16, 10.1.2.3 or fd00::/8".to_owned())
 }
 
 /// A moment with its offset from UTC, RFC 3339.
@@ -98,6 +108,23 @@ mod tests {
             assert!(!refused.contains("s3cret"), "{refused}");
         }
         assert!(headers(&["X-A: 1".to_owned(), "x-a: 2".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_network_may_be_one_address() {
+        for (text, same) in [
+            ("127.0.0.1", "127.0.0.1/32"),
+            ("::1", "::1/128"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+        ] {
+            assert_eq!(
+                network(text).map(|network| network.to_string()).as_deref(),
+                Ok(same)
+            );
+        }
+        for text in ["127.0.0.0/33", "localhost", ""] {
+            assert!(network(text).is_err(), "{text}");
+        }
     }
 
     #[test]

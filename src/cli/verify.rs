@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         args.tolerance,
     )
     .map_err(|error| {
-        let hint = "sign the same bytes with `postrider sign` and compare the headers";
+        let hint = "sign the same bytes with `postrider sign` and compare the headers; --tolerance takes older ones";
         Failure::new(Exit::Failures, format!("not verified: {error}"), hint)
     })?;
     println!("verified");

@@ -2,28 +2,34 @@
 #![allow(clippy::print_stderr, reason = "a subcommand's results and next steps")]
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::builder::BoolishValueParser;
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ConnectArgs;
-use super::{Exit, Failure};
+use super::{Exit, Failure, value};
 use crate::outbound::{self, Client, Guard};
 use crate::store::migrate;
 use crate::store::queue::Sessions;
 use crate::worker::{self, Options, Until, Waking};
 
+/// Signals so close together are one: `timeout`, for example, signals its child, and then the group that the child is in.
+const ONE_SIGNAL: Duration = Duration::from_millis(300);
+
 /// How a worker sends: what `worker`, `dev` and `demo` share.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct OutboundArgs {
-    /// Also send to these addresses, which are forbidden otherwise: private, loopback and reserved ranges (repeatable)
+    /// Also send to these addresses, which are forbidden otherwise: private, loopback and reserved ranges; a network or one
+    /// address (repeatable)
     #[arg(
         long,
         value_name = "CIDR",
         env = "POSTRIDER_ALLOW_NETWORK",
+        value_parser = value::network,
         value_delimiter = ',',
         help_heading = "Sending"
     )]
@@ -81,10 +87,10 @@ pub(super) struct Args {
     #[arg(long)]
     drain: bool,
     /// Do not LISTEN: find new rows by polling alone
-    #[arg(long, env = "POSTRIDER_NO_LISTEN")]
+    #[arg(long, env = "POSTRIDER_NO_LISTEN", value_parser = BoolishValueParser::new())]
     no_listen: bool,
     /// The database is behind PgBouncer in transaction mode: no LISTEN, no prepared statements, no session settings
-    #[arg(long, env = "POSTRIDER_POOLER")]
+    #[arg(long, env = "POSTRIDER_POOLER", value_parser = BoolishValueParser::new())]
     pooler: bool,
     /// How this worker is called in postrider.workers and in attempts [default: host, process id and a random part]
     #[arg(long, value_name = "NAME", env = "POSTRIDER_WORKER_NAME")]
@@ -209,11 +215,16 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         };
         tracing::info!("stopping; a second signal ends it at once");
         token.cancel();
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let first = Instant::now();
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if first.elapsed() > ONE_SIGNAL {
+                std::process::exit(code);
+            }
         }
-        std::process::exit(code);
     });
     Ok(stop)
 }

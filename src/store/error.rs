@@ -176,6 +176,15 @@ impl Error {
         }
     }
 
+    /// A statement that this session prepared is not there, or one that it did not prepare is (26000, 42P05): a pooler stands
+    /// between, and hands out another session each time.
+    #[must_use]
+    pub fn is_of_a_pooler(&self) -> bool {
+        matches!(self, Self::Query(cause) if cause.code().is_some_and(|state| {
+            [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(state)
+        }))
+    }
+
     /// Another transaction held a lock for too long (55P03). Nothing was done.
     #[must_use]
     pub fn is_lock_timeout(&self) -> bool {

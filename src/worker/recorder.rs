@@ -297,5 +297,10 @@ pub(super) fn chain(error: &Error) -> String {
         line.push_str(&next.to_string());
         cause = next.source();
     }
+    if error.is_of_a_pooler() {
+        line.push_str(
+            "; a pooler such as PgBouncer stands in between: start the worker with --pooler",
+        );
+    }
     line
 }

@@ -243,9 +243,10 @@ async fn c17_a_worker_without_ca_certificates_starts_and_says_so_at_the_try() {
     assert!(error.contains("--ca-file"), "{error}");
 }
 
-/// Every relation of ours that shows `$1` in a row, the URL that a user has written aside.
+/// Every relation of ours that shows `$1` in a row, the URL that a user has written aside. Named with its schema, also when
+/// the role is called like the schema and so has it in its search path.
 const SHOWN: &str = "
-create function shown(canary text) returns text language plpgsql as $$
+create function shown(canary text) returns text language plpgsql set search_path = pg_catalog as $$
 declare
   relation regclass;
   rows bigint;

@@ -1,11 +1,15 @@
 //! `postrider endpoint add`.
+#![allow(clippy::print_stderr, reason = "a subcommand's next steps")]
+
+use std::net::{IpAddr, Ipv4Addr};
 
 use clap::builder::PossibleValuesParser;
-use url::Url;
+use url::{Host, Url};
 
 use crate::cli::connection::ConnectArgs;
 use crate::cli::refusal::explain;
 use crate::cli::{Exit, Failure, output, value};
+use crate::outbound::{Forbidden, Guard};
 use crate::store::operator::endpoint::{self, NewEndpoint};
 
 #[derive(clap::Args)]
@@ -81,7 +85,14 @@ pub(super) async fn run(args: Args, connect: &ConnectArgs) -> anyhow::Result<Exi
     let new = understand(args)?;
     let mut client = connect.client().await?;
     let added = endpoint::add(&mut client, &new).await.map_err(explain)?;
-    super::hand_out(&added, format)
+    let exit = super::hand_out(&added, format)?;
+    if let Some(forbidden) = forbidden(&new.url) {
+        eprintln!(
+            "note: workers refuse {} ({}) unless they are started with --allow-network {}",
+            forbidden.addr, forbidden.reason, forbidden.range
+        );
+    }
+    Ok(exit)
 }
 
 fn understand(args: Args) -> anyhow::Result<NewEndpoint> {
@@ -105,6 +116,17 @@ fn understand(args: Args) -> anyhow::Result<NewEndpoint> {
         // An empty variable is an unset one.
         secret: args.secret.filter(|secret| !secret.is_empty()),
     })
+}
+
+/// The address in the URL, if it is one that workers refuse by themselves. What a name resolves to is theirs to find out.
+fn forbidden(url: &str) -> Option<Forbidden> {
+    let address: IpAddr = match Url::parse(url).ok()?.host()? {
+        Host::Ipv4(v4) => v4.into(),
+        Host::Ipv6(v6) => v6.into(),
+        Host::Domain("localhost") => Ipv4Addr::LOCALHOST.into(),
+        Host::Domain(_) => return None,
+    };
+    Guard::default().judge(address).err()
 }
 
 /// The table takes any text, and a try would end as unbuildable; better said now. Never quotes the URL.

@@ -151,9 +151,29 @@ async fn c45_a_second_signal_ends_it_at_once() {
     worker.terminate();
     worker.wait_for_line("tries in flight may finish").await;
 
+    // Long enough not to be taken for the same one.
+    tokio::time::sleep(Duration::from_millis(400)).await;
     worker.terminate();
 
     assert_eq!(worker.wait().await.code(), Some(143));
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_twice_at_once_is_one() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    receiver.script([Script::silence()]);
+    database.endpoint("shop", &receiver.url("/")).await;
+    database.insert("shop", "{}").await;
+    let mut worker = Worker::spawn(&database, &["--grace", "1s"]);
+    receiver.wait_for_requests(1).await;
+    worker.terminate();
+    // Long enough for the kernel not to make one of them.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+
+    worker.terminate();
+
+    assert_eq!(worker.wait().await.code(), Some(0), "{}", worker.said());
 }
 
 #[tokio::test]
