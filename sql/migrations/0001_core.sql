@@ -687,10 +687,10 @@ comment on view postrider.dead_letters is 'Deliveries that will never be tried a
 
 create view postrider.due_now as
 select d.endpoint, count(*) as due, min(d.next_retry) as oldest_due
-  from postrider.deliveries d
+  from postrider.deliveries d join postrider.endpoints e on e.name = d.endpoint and e.enabled and not e.paused
  where d.next_retry <= now() and (d.lease_expires_at is null or d.lease_expires_at <= now())
  group by d.endpoint;
-comment on view postrider.due_now is 'Deliveries that wait for a worker at this moment, per endpoint.';
+comment on view postrider.due_now is 'Deliveries that wait for a worker at this moment, per endpoint that is neither paused nor disabled.';
 
 create view postrider.success_rate as
 select a.endpoint, date_trunc('hour', a.started_at) as hour,

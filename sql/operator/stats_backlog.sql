@@ -1,10 +1,13 @@
 -- What waits for a worker at this moment, and who is there to work.
 --   $1 text  endpoint; null: all
--- Returns one row: due bigint, oldest_due text (RFC 3339), oldest_due_seconds bigint, workers_alive bigint (seen within
---   the last minute).
+-- Returns one row: due bigint, oldest_due text (RFC 3339), oldest_due_seconds bigint, held bigint (due, but the endpoint is
+--   paused or disabled), workers_alive bigint (seen within the last minute).
 select coalesce(sum(b.due), 0)::bigint as due,
        coalesce(to_char(min(b.oldest_due) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), min(b.oldest_due)::text) as oldest_due,
        case when isfinite(min(b.oldest_due)) then extract(epoch from now() - min(b.oldest_due))::bigint end as oldest_due_seconds,
+       (select count(*)
+          from postrider.deliveries d join postrider.endpoints e on e.name = d.endpoint and (e.paused or not e.enabled)
+         where d.next_retry <= now() and ($1::text is null or d.endpoint = $1::text)) as held,
        (select count(*) from postrider.workers w where w.last_seen_at > now() - interval '1 min') as workers_alive
   from postrider.due_now b
  where $1::text is null or b.endpoint = $1::text;

@@ -50,6 +50,10 @@ fn print(stats: &Stats) {
     let backlog = &stats.backlog;
     output::details(&[
         ("due now", Some(backlog.due.to_string())),
+        (
+            "held: endpoint paused or disabled",
+            (backlog.held > 0).then(|| backlog.held.to_string()),
+        ),
         ("oldest due", backlog.oldest_due.clone()),
         (
             "it waits for",

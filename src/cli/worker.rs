@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use clap::builder::BoolishValueParser;
+use clap::builder::FalseyValueParser;
 use ipnet::IpNet;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -87,10 +87,10 @@ pub(super) struct Args {
     #[arg(long)]
     drain: bool,
     /// Do not LISTEN: find new rows by polling alone
-    #[arg(long, env = "POSTRIDER_NO_LISTEN", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "POSTRIDER_NO_LISTEN", value_parser = FalseyValueParser::new())]
     no_listen: bool,
     /// The database is behind PgBouncer in transaction mode: no LISTEN, no prepared statements, no session settings
-    #[arg(long, env = "POSTRIDER_POOLER", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "POSTRIDER_POOLER", value_parser = FalseyValueParser::new())]
     pooler: bool,
     /// How this worker is called in postrider.workers and in attempts [default: host, process id and a random part]
     #[arg(long, value_name = "NAME", env = "POSTRIDER_WORKER_NAME")]

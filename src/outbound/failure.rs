@@ -16,6 +16,9 @@ const LONGEST: usize = 500;
 
 const NOBODY_TRUSTED: &str = "; no CA certificates were found on this machine: install a CA bundle or name one with --ca-file";
 
+const NO_TLS_THERE: &str =
+    "; what answers at this address and port does not speak TLS: is the URL meant to be http://?";
+
 /// Whether the try's URL asks for TLS; plain connections cannot fail in a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
@@ -51,6 +54,9 @@ pub(super) fn failure(error: reqwest::Error, transport: Transport, trust: Trust)
         .find_map(|cause| cause.downcast_ref::<rustls::Error>());
     if trust == Trust::Nobody && matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
         message.push_str(NOBODY_TRUSTED);
+    }
+    if matches!(tls, Some(rustls::Error::InvalidMessage(_))) {
+        message.push_str(NO_TLS_THERE);
     }
     let in_handshake = || {
         let mut io = causes

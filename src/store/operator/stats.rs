@@ -65,6 +65,8 @@ pub struct SuccessRate {
 pub struct Backlog {
     /// Deliveries due now.
     pub due: i64,
+    /// Due, but their endpoint is paused or disabled.
+    pub held: i64,
     /// Since when the oldest of them is.
     pub oldest_due: Option<String>,
     /// The same as an age.
@@ -158,6 +160,7 @@ async fn backlog(client: &Client, endpoint: Option<&str>) -> Result<Backlog, Err
     .await?;
     Ok(Backlog {
         due: row.try_get("due")?,
+        held: row.try_get("held")?,
         oldest_due: row.try_get("oldest_due")?,
         oldest_due_seconds: row.try_get("oldest_due_seconds")?,
         workers_alive: row.try_get("workers_alive")?,
