@@ -75,6 +75,7 @@ pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String
 pub(super) fn details(properties: &[(&str, Option<String>)]) {
     let width = properties
         .iter()
+        .filter(|(_, value)| value.is_some())
         .map(|(name, _)| name.len())
         .max()
         .unwrap_or_default();
