@@ -14,7 +14,7 @@
 -- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
--- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks no further than the cap, and
+-- A row in flight keeps its next_retry and so stands at the head of its lane, in the order of next_retry and id: lane_in_flight looks no further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
 with recursive walk (endpoint, first_due, hop) as (
   (select d.endpoint, d.next_retry, 1
@@ -82,7 +82,7 @@ candidate as materialized (
         from postrider.deliveries d
        where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
-       order by d.next_retry
+       order by d.next_retry, d.id
        limit greatest(0, r.free)
          for no key update skip locked) c
    limit $3::integer
