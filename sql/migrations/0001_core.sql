@@ -20,6 +20,14 @@ language sql immutable strict set search_path = pg_catalog, pg_temp as $$
 $$;
 comment on function postrider.lists_statuses(text[]) is 'Whether each item is a status (429) or a range from low to high (500-599), from 300 to 599.';
 
+create function postrider.are_waits(waits interval[]) returns boolean
+language sql immutable strict set search_path = pg_catalog, pg_temp as $$
+  -- In seconds too: comparing takes a year for 360 days, and years and days that cancel out would be a wait of a thousand years.
+  select coalesce(bool_and(wait between interval '0' and interval '366 days' and extract(epoch from wait) between 0 and 31622400), true)
+    from unnest(waits) as wait
+$$;
+comment on function postrider.are_waits(interval[]) is 'Whether each wait is between zero and 366 days; NULL is none.';
+
 create table postrider.retry_policies (
   name        text collate "C" primary key,
   kind        text not null,
@@ -35,11 +43,11 @@ create table postrider.retry_policies (
     check (kind <> 'schedule' or max_retries = 0 or cardinality(delays) > 0),
   constraint retry_policies_delays_are_between_zero_and_a_year
     check (array_position(delays, null) is null
-           and interval '0' <= all (delays) and interval '366 days' >= all (delays)),
+           and postrider.are_waits(delays)),
   constraint retry_policies_exponential_has_base_factor_and_cap
     check (kind <> 'exponential' or (base is not null and factor is not null and cap is not null)),
   constraint retry_policies_base_and_cap_are_between_zero_and_a_year
-    check (base between interval '0' and interval '366 days' and cap between interval '0' and interval '366 days'),
+    check (postrider.are_waits(array[base, cap])),
   constraint retry_policies_factor_is_between_1_and_1000 check (factor between 1 and 1000),
   constraint retry_policies_jitter_is_between_0_and_1 check (jitter between 0 and 1),
   constraint retry_policies_max_retries_is_between_0_and_1000 check (max_retries between 0 and 1000),
@@ -97,9 +105,11 @@ create table postrider.endpoints (
   constraint endpoints_url_is_not_empty check (url <> ''),
   constraint endpoints_disabled_at_says_when_it_was_disabled check (enabled = (disabled_at is null)),
   constraint endpoints_max_retries_is_between_0_and_1000 check (max_retries between 0 and 1000),
-  constraint endpoints_timeout_is_between_100_ms_and_1_hour check (timeout between interval '100 ms' and interval '1 h'),
+  -- Comparing takes a month for 30 days, adding does not: months and days that cancel out would overflow every claim.
+  constraint endpoints_timeout_is_between_100_ms_and_1_hour
+    check (timeout between interval '100 ms' and interval '1 h' and extract(day from timeout) = 0 and extract(month from timeout) = 0 and extract(year from timeout) = 0),
   constraint endpoints_max_in_flight_is_between_1_and_10000 check (max_in_flight between 1 and 10000),
-  constraint endpoints_rate_limit_is_above_0 check (rate_limit > 0 and rate_limit <= 1000000),
+  constraint endpoints_rate_limit_is_between_a_millionth_and_a_million check (rate_limit between 0.000001 and 1000000),
   constraint endpoints_ordered_is_not_offered_yet check (not ordered),
   constraint endpoints_event_types_has_no_nulls check (array_position(event_types, null) is null),
   constraint endpoints_headers_is_a_json_object check (jsonb_typeof(headers) = 'object'),
@@ -383,6 +393,18 @@ $$;
 comment on function postrider.ring_doorbell() is 'Trigger: rings after each INSERT statement into deliveries.';
 create trigger deliveries_ring_doorbell after insert on postrider.deliveries
   for each statement execute function postrider.ring_doorbell();
+
+create function postrider.refuse_counts() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception 'a new delivery cannot begin at claim_no %, attempt_count % and a lease until %', new.claim_no, new.attempt_count, new.lease_expires_at
+    using errcode = '23514', hint = 'Leave claim_no, attempt_count, budget_from and lease_expires_at out: workers count them.';
+end
+$$;
+comment on function postrider.refuse_counts() is 'Trigger: refuses a new delivery whose counters would soon overflow, and with them every claim, or that no worker could ever take.';
+create trigger deliveries_refuse_counts before insert on postrider.deliveries for each row
+  when (new.claim_no > 1000000000000 or new.attempt_count > 1000000 or new.lease_expires_at = 'infinity')
+  execute function postrider.refuse_counts();
 
 create function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer

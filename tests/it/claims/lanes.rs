@@ -192,7 +192,7 @@ async fn a_rate_limit_of_next_to_nothing_stops_only_its_own_endpoint() {
     let receiver = Receiver::start().await;
     database
         .endpoint("a-slow", &receiver.url("/slow"))
-        .set("rate_limit", 1e-300)
+        .set("rate_limit", 0.000_001)
         .await;
     database.endpoint("fast", &receiver.url("/fast")).await;
     fill(&database, "a-slow", 5).await;

@@ -137,15 +137,19 @@ const NONSENSE: &[(&str, &str)] = &[
         "update postrider.endpoints set ordered = true",
     ),
     (
-        "endpoints_rate_limit_is_above_0",
+        "endpoints_rate_limit_is_between_a_millionth_and_a_million",
         "update postrider.endpoints set rate_limit = 0",
     ),
     (
-        "endpoints_rate_limit_is_above_0",
+        "endpoints_rate_limit_is_between_a_millionth_and_a_million",
+        "update postrider.endpoints set rate_limit = '5e-324'",
+    ),
+    (
+        "endpoints_rate_limit_is_between_a_millionth_and_a_million",
         "update postrider.endpoints set rate_limit = 'NaN'",
     ),
     (
-        "endpoints_rate_limit_is_above_0",
+        "endpoints_rate_limit_is_between_a_millionth_and_a_million",
         "update postrider.endpoints set rate_limit = 'infinity'",
     ),
     (
@@ -165,6 +169,10 @@ const NONSENSE: &[(&str, &str)] = &[
         "update postrider.endpoints set timeout = '61 min'",
     ),
     (
+        "endpoints_timeout_is_between_100_ms_and_1_hour",
+        "update postrider.endpoints set timeout = '300000 years -108000000 days 1 min'",
+    ),
+    (
         "endpoints_url_is_not_empty",
         "update postrider.endpoints set url = ''",
     ),
@@ -179,6 +187,10 @@ const NONSENSE: &[(&str, &str)] = &[
     (
         "retry_policies_delays_are_between_zero_and_a_year",
         "update postrider.retry_policies set delays = '{-1 s}'",
+    ),
+    (
+        "retry_policies_delays_are_between_zero_and_a_year",
+        "update postrider.retry_policies set delays = '{-20000 years 7200000 days 1 min}'",
     ),
     (
         "retry_policies_delays_are_between_zero_and_a_year",

@@ -5,6 +5,7 @@ use crate::support::Database;
 mod answers;
 mod budget;
 mod due;
+mod lanes;
 
 /// A schedule without a wait and without jitter, its retries bounded by whoever uses it.
 const AT_ONCE: &str = "insert into postrider.retry_policies (name, kind, delays, jitter, max_retries) values ('at once', 'schedule', '{0}', 0, 1)";
