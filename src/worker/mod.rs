@@ -226,6 +226,17 @@ impl Worker {
                     rests += 1;
                     self.nap(rests, waits)
                 }
+                // A lost try goes on record by the claim, and its day may have been dropped.
+                Err(error)
+                    if error.is_data_error()
+                        && self
+                            .queue
+                            .make_partitions(&[])
+                            .await
+                            .is_ok_and(|made| made > 0) =>
+                {
+                    continue;
+                }
                 Err(error) => {
                     let wait = backoff.next();
                     tracing::warn!(error = %chain(&error), retry_ms = wait.as_millis(), "cannot claim: the database does not answer as it should");

@@ -227,7 +227,11 @@ async fn an_endpoint_that_could_not_work_is_refused_before_it_is_added() {
             2,
             "timeout is between 100 ms and 1 hour",
         ),
-        (&[url, "--rate-limit", "0"], 2, "rate limit is above 0"),
+        (
+            &[url, "--rate-limit", "0"],
+            2,
+            "rate limit is between a millionth and a million",
+        ),
         (&[url, "--secret", "short"], 2, "24 to 64 bytes"),
         (&[url, "--filter", "$.a ==="], 2, "jsonpath"),
         (&[url, "--header", "no colon"], 2, "colon"),

@@ -77,3 +77,34 @@ async fn a_row_that_no_worker_could_count_on_is_refused() {
         assert_eq!(code, Some("23514"), "{column}: {refusal:?}");
     }
 }
+
+/// Days may be dropped, and the try of a dead worker goes on record in one of them.
+#[tokio::test]
+async fn a_lost_try_whose_day_was_dropped_stops_no_claim() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database.endpoint("shop", &receiver.url("/hook")).await;
+    let _worker = Worker::spawn(&database, &[]);
+    let first = database.insert("shop", "{}").await;
+    database.wait_for_status(first, "delivered").await;
+
+    database
+        .sql(
+            "do $$
+             declare day regclass;
+             begin
+               for day in select inhrelid::regclass from pg_inherits where inhparent = 'postrider.attempts'::regclass loop
+                 execute 'drop table ' || day;
+               end loop;
+             end $$",
+        )
+        .await;
+    let lost = database
+        .insert("shop", "{}")
+        .set("lease_expires_at", "2001-01-01T00:00:00Z")
+        .await;
+
+    let delivery = database.wait_for_status(lost, "delivered").await;
+    assert_eq!(delivery.attempt_count, 2);
+    assert_eq!(database.attempts(lost).await.len(), 2);
+}
