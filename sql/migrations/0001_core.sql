@@ -171,7 +171,9 @@ create table postrider.endpoint_health (
   last_success_at      timestamptz,
   circuit_open_until   timestamptz,
   rate_tokens          double precision not null default 1,
-  rate_filled_at       timestamptz not null default now()
+  rate_filled_at       timestamptz not null default now(),
+  -- The claim counts with them; an overflow there would stop every worker.
+  constraint endpoint_health_rate_can_be_counted check (rate_tokens between -1000000 and 1000000 and isfinite(rate_filled_at))
 ) with (fillfactor = 50);
 comment on table postrider.endpoint_health is 'What workers learn about endpoints. Workers write it; read it, do not edit it.';
 comment on column postrider.endpoint_health.endpoint is 'postrider.endpoints.name.';

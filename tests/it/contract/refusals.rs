@@ -97,6 +97,14 @@ const NONSENSE: &[(&str, &str)] = &[
         "insert into postrider.endpoint_secrets (endpoint, secret) values ('shop', 'whsec_' || replace(encode(repeat('x', 65)::bytea, 'base64'), E'\\n', ''))",
     ),
     (
+        "endpoint_health_rate_can_be_counted",
+        "update postrider.endpoint_health set rate_tokens = 'NaN'",
+    ),
+    (
+        "endpoint_health_rate_can_be_counted",
+        "update postrider.endpoint_health set rate_filled_at = '-infinity'",
+    ),
+    (
         "endpoints_disabled_at_says_when_it_was_disabled",
         "alter table postrider.endpoints disable trigger endpoints_before_write; update postrider.endpoints set enabled = false",
     ),
