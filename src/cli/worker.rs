@@ -13,12 +13,16 @@ use tokio_util::sync::CancellationToken;
 use super::connection::ConnectArgs;
 use super::{Exit, Failure, value};
 use crate::outbound::{self, Client, Guard};
-use crate::store::migrate;
+use crate::store::connect::Connector;
 use crate::store::queue::Sessions;
+use crate::store::{self, migrate};
 use crate::worker::{self, Options, Until, Waking};
 
 /// Signals so close together are one: `timeout`, for example, signals its child, and then the group that the child is in.
 const ONE_SIGNAL: Duration = Duration::from_millis(300);
+
+/// Before a session that was lost right after its start is made again.
+const LOST_SESSION: Duration = Duration::from_millis(200);
 
 /// How a worker sends: what `worker`, `dev` and `demo` share.
 #[derive(clap::Args, Clone, Debug)]
@@ -106,7 +110,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let options = options(&args)?;
     let client = args.outbound.client()?;
     let connector = args.connect.connector()?;
-    migrate::check(&connector.open().await?).await?;
+    check_schema(&connector).await?;
     if options.waking == Waking::Poll {
         tracing::info!(
             poll_ms = options.poll_interval.as_millis(),
@@ -141,6 +145,18 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
     }
     Ok(Exit::Done)
+}
+
+/// Refuses a schema of another version. A database that is not there is a failure at once; a session that is lost on the way is not.
+async fn check_schema(connector: &Connector) -> Result<(), store::Error> {
+    for _ in 0..5 {
+        let client = connector.open().await?;
+        match migrate::check(&client).await {
+            Err(error) if error.needs_new_connection() => tokio::time::sleep(LOST_SESSION).await,
+            checked => return checked,
+        }
+    }
+    migrate::check(&connector.open().await?).await
 }
 
 fn options(args: &Args) -> anyhow::Result<Options> {

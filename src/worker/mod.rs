@@ -117,7 +117,7 @@ pub struct Summary {
 ///
 /// # Errors
 ///
-/// Only before its first claim: [`Error::NoDatabase`], [`Error::NotPermitted`] and so on. Later ones are waited out.
+/// Only before its first claim, and none that time may heal: [`Error::NotPermitted`] and so on. Later ones are waited out.
 pub async fn run(
     options: Options,
     connector: &Connector,
@@ -126,8 +126,17 @@ pub async fn run(
 ) -> Result<Summary, Error> {
     let queue = Queue::new(connector, options.sessions)?;
     let pid = i32::try_from(std::process::id()).unwrap_or_default();
-    queue.make_partitions(&[]).await?;
-    queue.arrive(&options.name, &options.hostname, pid).await?;
+    let mut backoff = Backoff::default();
+    while let Err(error) = begin(&queue, &options, pid).await {
+        if !error.is_transient() {
+            return Err(error);
+        }
+        tracing::warn!(error = %chain(&error), "cannot begin yet: the database went away");
+        tokio::select! {
+            () = stop.cancelled() => return Ok(Summary::default()),
+            () = tokio::time::sleep(backoff.next()) => {}
+        }
+    }
 
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
@@ -169,6 +178,12 @@ pub async fn run(
         failed: tally.failed.load(Ordering::Relaxed),
         exhausted: tally.exhausted.load(Ordering::Relaxed),
     })
+}
+
+/// What has to be there before the first claim: the days of attempts, and the worker on the list.
+async fn begin(queue: &Queue, options: &Options, pid: i32) -> Result<(), Error> {
+    queue.make_partitions(&[]).await?;
+    queue.arrive(&options.name, &options.hostname, pid).await
 }
 
 struct Worker {
