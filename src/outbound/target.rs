@@ -11,6 +11,10 @@ use super::Unbuildable;
 
 /// The URL without credentials and fragment, and the credentials as a value for `authorization`.
 pub(super) fn parse(text: &str) -> Result<(Url, Option<HeaderValue>), Unbuildable> {
+    // The parser drops line breaks and tabs, and so would make another host of what the user never wrote.
+    if text.chars().any(char::is_control) {
+        return Err(Unbuildable::RequestLine);
+    }
     let mut url = Url::parse(text)?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(Unbuildable::Scheme);
@@ -79,6 +83,13 @@ mod tests {
     fn a_malformed_escape_in_the_credentials_stands_for_itself() {
         assert_eq!(percent_decoded("a%zz%4"), b"a%zz%4");
         assert_eq!(percent_decoded("%ff%41%"), b"\xffA%");
+    }
+
+    #[test]
+    fn a_line_break_in_a_url_does_not_make_another_host_of_it() {
+        for text in ["http://a\r\nb/", "http://a\tb/", "http://a/\u{7f}"] {
+            assert_eq!(parse(text), Err(Unbuildable::RequestLine), "{text:?}");
+        }
     }
 
     proptest! {
