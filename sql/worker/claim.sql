@@ -7,11 +7,12 @@
 -- $5 bigint  margin: the lease is the endpoint's timeout and this many milliseconds
 -- $6 bigint  sleep: a worker that takes nothing looks again after at most this many milliseconds, and wants the doorbell until then
 -- $7 integer free: slots that the worker has free
+-- $8 bigint  bytes: take payloads until they fill this much, as stored; what is below 16 KiB is not counted
 --
 -- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
 -- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
--- (a lane waits for tries of it to end), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
+-- (a lane waits for tries of it to end), heavy (payloads were left behind that did not fit $8), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
 -- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
@@ -76,15 +77,18 @@ room as materialized (
    cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text) f
    where l.rate_limit is null or b.tokens >= 1
 ),
-candidate as materialized (
+due as materialized (
   select c.id, c.claim_no, c.attempt_count, c.lease_expires_at, c.leased_by, r.endpoint, r.revision, r.timeout,
          coalesce(c.max_retries, r.max_retries) as max_retries,
          c.lease_expires_at is not null as lost,
          c.lease_expires_at is not null
-           and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) as lost_spent
+           and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) as lost_spent,
+         greatest(0, c.bytes - 16384) as heavy_bytes
     from room r
    cross join lateral (
-      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by
+      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by,
+             coalesce(pg_column_size(d.payload), pg_column_size(d.body),
+                      (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
         from postrider.deliveries d
        where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
@@ -92,6 +96,12 @@ candidate as materialized (
        limit greatest(0, r.free)
          for no key update skip locked) c
    limit $3::integer
+),
+weighed as materialized (
+  select u.*, sum(u.heavy_bytes) over (rows unbounded preceding) - u.heavy_bytes as bytes_before from due u
+),
+candidate as materialized (
+  select w.* from weighed w where w.heavy_bytes = 0 or w.bytes_before < $8::bigint
 ),
 taken as (
   update postrider.deliveries d
@@ -159,6 +169,7 @@ select m.walk_end, m.hops, now() as claimed_at,
        exists (select from bucket b where b.tokens < 1) as rationed,
        exists (select from room r where r.free <= 0 and not r.contended) as capped,
        exists (select from room r where r.contended) as contended,
+       (select count(*) from due) > (select count(*) from candidate) as heavy,
        t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
        t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m

@@ -29,6 +29,8 @@ pub(super) struct Walk<'a> {
     pub(super) last_served: Option<&'a str>,
     /// Deliveries asked for.
     pub(super) wanted: usize,
+    /// The claim stopped early: there was no room for the payloads that came next.
+    pub(super) heavy: bool,
 }
 
 /// Why due deliveries may have been left where they are, over all walks of a lap.
@@ -87,7 +89,7 @@ impl Lap {
         if walk.taken > 0 {
             self.empty_so_far = false;
         }
-        let full = walk.taken >= walk.wanted;
+        let full = walk.taken >= walk.wanted || (walk.heavy && walk.taken > 0);
         let over = walk.hops < walk.lanes;
         let served_to_the_end = walk.last_served == walk.end;
         if full && !(over && served_to_the_end) {
@@ -152,6 +154,7 @@ mod tests {
                 taken,
                 last_served,
                 wanted,
+                heavy: false,
             });
             if step == Step::Rest {
                 return (total, claims);

@@ -8,6 +8,7 @@ mod backoff;
 mod clock;
 mod endpoints;
 mod lap;
+mod memory;
 mod recorder;
 mod report;
 
@@ -26,6 +27,7 @@ use self::backoff::Backoff;
 use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
+use self::memory::{Memory, Slot};
 use self::recorder::{Held, Recorder, Tally, chain};
 use crate::outbound::Client;
 use crate::store::connect::Connector;
@@ -155,6 +157,7 @@ pub async fn run(
 
     let mut worker = Worker {
         slots: Arc::new(Semaphore::new(options.concurrency)),
+        memory: Memory::default(),
         tries: TaskTracker::new(),
         cut: CancellationToken::new(),
         endpoints: Endpoints::default(),
@@ -197,6 +200,7 @@ struct Worker {
     waits: Waits,
     /// One for each try at a time, held until its result is written.
     slots: Arc<Semaphore>,
+    memory: Memory,
     tries: TaskTracker,
     /// Ends the tries in flight, when the grace is over.
     cut: CancellationToken,
@@ -328,6 +332,7 @@ impl Worker {
                 margin: self.options.lease_margin,
                 sleep: self.options.poll_interval,
                 free: i32::try_from(self.slots.available_permits()).unwrap_or(i32::MAX),
+                bytes: self.memory.left(),
             })
             .await?;
         if claim.taken.len() + claim.lost.len() > room {
@@ -345,11 +350,10 @@ impl Worker {
             );
         }
         let step = self.lap.advance(&walk(&claim, room));
-        let retired = self.retire(&claim).await?;
         self.waits = self.waits.and(Waits {
             wake: claim.wake,
             rationed: claim.rationed,
-            capped: claim.capped,
+            capped: claim.capped || claim.heavy,
             contended: claim.contended,
         });
         let waits = self.waits;
@@ -361,6 +365,8 @@ impl Worker {
             DatabaseTime::new(claim.claimed_at, asked),
         )
         .await;
+        // Last: what was claimed has begun by then, whatever comes of this.
+        let retired = self.retire(&claim).await?;
         Ok(match step {
             Step::Rest if !retired => Round::Rest(waits),
             Step::Rest | Step::GoOn => Round::GoOn,
@@ -382,6 +388,10 @@ impl Worker {
             // There is a slot for each: no more was claimed than was free, and nobody else takes one.
             let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
                 return;
+            };
+            let slot = Slot {
+                _slot: slot,
+                _memory: self.memory.hold(delivery.body.len()),
             };
             let Some(endpoint) = self.endpoints.get(&delivery.endpoint) else {
                 let report = attempt::Report::GiveBack {
@@ -484,6 +494,7 @@ fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
             .map(|one| one.delivery.endpoint.as_str())
             .max(),
         wanted,
+        heavy: claim.heavy,
     }
 }
 

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
 use super::backoff::Backoff;
+use super::memory::Slot;
 use super::report;
 use crate::attempt::{Attempt, Next};
 use crate::store::Error;
@@ -29,7 +30,7 @@ const LINGER: Duration = Duration::from_millis(4);
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) report: Report,
-    pub(super) slot: OwnedSemaphorePermit,
+    pub(super) slot: Slot,
 }
 
 /// What has become of the deliveries of this run.
@@ -52,7 +53,7 @@ pub(super) struct Recorder {
 }
 
 /// Results that belong to rows whose lock somebody else holds, with the slots they keep.
-type Stuck = Vec<(Attempt, OwnedSemaphorePermit)>;
+type Stuck = Vec<(Attempt, Slot)>;
 
 impl Recorder {
     /// Writes until every sender is gone and the last report is written.

@@ -37,6 +37,7 @@ async fn claim(queue: &Queue, worker: &str, wanted: i32) -> Claim {
         margin: Duration::from_secs(15),
         sleep: Duration::from_secs(1),
         free: i32::MAX,
+        bytes: i64::MAX,
     };
     queue.claim(ask).await.expect("it claims")
 }

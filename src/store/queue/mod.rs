@@ -64,6 +64,8 @@ pub struct Ask<'a> {
     pub sleep: Duration,
     /// Slots that the worker has free; no lane takes nearly all of them.
     pub free: i32,
+    /// Bytes of payloads, as stored, that the worker has room for.
+    pub bytes: i64,
 }
 
 /// What a claim took, and where its walk ended.
@@ -85,6 +87,8 @@ pub struct Claim {
     pub capped: bool,
     /// Whether another claim was at a lane, which was left out for it.
     pub contended: bool,
+    /// Whether payloads were left behind that the worker had no room for.
+    pub heavy: bool,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended because their last allowed try was lost.
@@ -157,6 +161,7 @@ impl Queue {
                     &margin,
                     &sleep,
                     &ask.free,
+                    &ask.bytes,
                 ],
             )
             .await?;

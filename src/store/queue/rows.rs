@@ -25,6 +25,7 @@ pub(super) fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         rationed: first.try_get("rationed")?,
         capped: first.try_get("capped")?,
         contended: first.try_get("contended")?,
+        heavy: first.try_get("heavy")?,
         taken: Vec::with_capacity(rows.len()),
         lost: Vec::new(),
     };

@@ -4,6 +4,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::SinkExt as _;
 
+use postrider::store::queue::{Ask, Claim};
+
 use super::{attempt, claim, fill, in_flight, queue, with_status};
 use crate::support::receiver::{Receiver, Script};
 use crate::support::{Database, SOON, Worker, wait_until};
@@ -75,6 +77,47 @@ async fn every_endpoint_gets_its_share_of_a_claim() {
         *shares.entry(one.delivery.endpoint.as_str()).or_insert(0) += 1;
     }
     assert_eq!(shares, [("a", 20), ("b", 20), ("c", 20), ("d", 20)].into());
+}
+
+#[tokio::test]
+async fn a_claim_stops_at_the_payloads_that_the_worker_has_no_room_for() {
+    const MB: i64 = 1024 * 1024;
+    let database = Database::private().await;
+    database.endpoint("shop", "http://127.0.0.1:1/").await;
+    database
+        .sql(
+            "alter table postrider.deliveries alter column body set storage external;
+             insert into postrider.deliveries (endpoint, event_type, body)
+             select 'shop', 't', convert_to(repeat('x', case when n % 2 = 0 then 1048576 else 10 end), 'UTF8')
+               from generate_series(1, 8) n",
+        )
+        .await;
+    let queue = queue(&database);
+    let ask = |bytes| Ask {
+        cursor: "",
+        lanes: 64,
+        wanted: 100,
+        worker: "w",
+        margin: Duration::from_secs(15),
+        sleep: Duration::from_secs(1),
+        free: 1000,
+        bytes,
+    };
+    let large = |claim: &Claim| {
+        claim
+            .taken
+            .iter()
+            .filter(|one| one.delivery.body.len() > 10)
+            .count()
+    };
+
+    let some = queue.claim(ask(MB * 3 / 2)).await.unwrap();
+    let none = queue.claim(ask(0)).await.unwrap();
+    let rest = queue.claim(ask(64 * MB)).await.unwrap();
+
+    assert_eq!((some.taken.len(), large(&some), some.heavy), (6, 2, true));
+    assert_eq!((none.taken.len(), none.heavy), (0, true));
+    assert_eq!((rest.taken.len(), large(&rest), rest.heavy), (2, 2, false));
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ async fn explain(
     plan[0]["Plan"].clone()
 }
 
-const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000, 256");
+const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000, 256, 67108864");
 
 fn check(plan: &Value, what: &str) {
     let mut all = Vec::new();
