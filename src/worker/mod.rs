@@ -9,6 +9,7 @@ mod clock;
 mod endpoints;
 mod lap;
 mod memory;
+mod options;
 mod recorder;
 mod report;
 
@@ -28,10 +29,11 @@ use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
 use self::memory::{Memory, Slot};
+pub use self::options::{Options, Summary, Until, Waking};
 use self::recorder::{Held, Recorder, Tally, chain};
 use crate::outbound::Client;
 use crate::store::connect::Connector;
-use crate::store::queue::{Ask, Claim, Queue, Sessions, Taken};
+use crate::store::queue::{Ask, Claim, Queue, Taken};
 use crate::store::{Error, doorbell};
 
 /// Lanes that one claim walks past at most.
@@ -62,58 +64,6 @@ const IDLE_LEAST: Duration = Duration::from_millis(50);
 
 /// Day partitions are looked after this often.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
-
-/// How a worker runs.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// `workers.id`, unique among those that run.
-    pub name: String,
-    /// For people who look for it.
-    pub hostname: String,
-    /// Tries at a time.
-    pub concurrency: usize,
-    /// The longest sleep.
-    pub poll_interval: Duration,
-    /// What a lease has beyond the endpoint's timeout.
-    pub lease_margin: Duration,
-    /// After a stop signal, tries in flight may go on for this long.
-    pub grace: Duration,
-    /// When to end.
-    pub until: Until,
-    /// How to hear of new rows.
-    pub waking: Waking,
-    /// Whose sessions the statements run in.
-    pub sessions: Sessions,
-}
-
-/// When a worker ends by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// When it is told to.
-    Stopped,
-    /// When nothing is due and nothing in flight.
-    Drained,
-}
-
-/// How a worker hears of new rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waking {
-    /// By the doorbell, and by polling.
-    Doorbell,
-    /// By polling alone.
-    Poll,
-}
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
-    /// Tries that delivered.
-    pub delivered: u64,
-    /// Tries that failed and are tried again.
-    pub failed: u64,
-    /// Tries that ended their delivery.
-    pub exhausted: u64,
-}
 
 /// Runs a worker until it is told to stop, or until it has drained what is due.
 ///
