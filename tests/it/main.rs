@@ -45,3 +45,5 @@ mod contract;
 mod claims;
 /// How a worker sleeps, wakes and ends.
 mod stopping;
+/// Behind a pooler the worker has no session of its own.
+mod pooler;

@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Says something to whoever runs the tests, also when the test passes: the runner captures only `eprintln!`.
-fn tell(line: &str) {
+pub(crate) fn tell(line: &str) {
     // With nobody there to read it, the tests go on.
     drop(writeln!(std::io::stderr(), "{line}"));
 }

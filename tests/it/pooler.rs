@@ -1,0 +1,105 @@
+use std::fmt::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use url::Url;
+
+use crate::support::process::{Worker, postrider};
+use crate::support::receiver::{Receiver, Script};
+use crate::support::{Database, SOON, wait_until};
+
+/// A worker that comes to the database by this address, and has no session of its own there.
+fn worker(url: &str) -> Worker {
+    let mut command = postrider();
+    command.args(["worker", "--pooler", "--poll-interval", "100ms"]);
+    command.args(["--allow-network", "127.0.0.0/8", "--database-url", url]);
+    Worker::run(command)
+}
+
+/// First tries and retries arrive, and the start says that LISTEN is off.
+async fn delivers(database: &Database, worker: &Worker) {
+    let receiver = Receiver::start().await;
+    receiver.script([Script::status(503)]);
+    database
+        .sql("insert into postrider.retry_policies (name, kind, delays, max_retries) values ('now', 'schedule', '{0 s}', 3)")
+        .await;
+    database
+        .endpoint("shop", &receiver.url("/"))
+        .set("retry_policy", "now")
+        .await;
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(database.insert("shop", "{}").await);
+    }
+
+    for id in ids {
+        database.wait_for_status(id, "delivered").await;
+    }
+
+    assert_eq!(receiver.requests().len(), 21);
+    worker.wait_for_line("LISTEN is off").await;
+}
+
+#[tokio::test]
+async fn c43_behind_pgbouncer_in_transaction_mode_everything_is_delivered() {
+    let Some(program) = pgbouncer() else {
+        tell("not run: pgbouncer is not installed");
+        assert!(
+            std::env::var_os("POSTRIDER_TEST_MUST_RUN_ALL").is_none(),
+            "and everything must run"
+        );
+        return;
+    };
+    let database = Database::fresh().await;
+    let server = Url::parse(database.url()).expect("a URL");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|free| free.local_addr())
+        .expect("a free port")
+        .port();
+    let mut settings = String::from("[databases]\n");
+    writeln!(
+        settings,
+        "* = host=127.0.0.1 port={} user={} password={}",
+        server.port().expect("its port"),
+        server.username(),
+        server.password().unwrap_or_default(),
+    )
+    .expect("it is memory");
+    writeln!(
+        settings,
+        "[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 2"
+    )
+    .expect("it is memory");
+    let file = folder.path().join("pgbouncer.ini");
+    std::fs::write(&file, settings).expect("ours");
+    let mut command = Command::new(program);
+    if rustix::process::geteuid().is_root() {
+        command.args(["--user", "nobody"]);
+    }
+    command.arg(&file);
+    let bouncer = Worker::run(command);
+    let answers = async || TcpStream::connect(("127.0.0.1", port)).is_ok();
+    wait_until("pgbouncer listens", answers, |yes| *yes, SOON).await;
+    let mut behind = server.clone();
+    behind.set_port(Some(port)).expect("it has a port");
+
+    let worker = worker(behind.as_str());
+
+    delivers(&database, &worker).await;
+    drop((worker, bouncer));
+}
+
+fn pgbouncer() -> Option<PathBuf> {
+    [
+        "/usr/sbin/pgbouncer",
+        "/usr/bin/pgbouncer",
+        "/usr/local/bin/pgbouncer",
+    ]
+    .into_iter()
+    .map(PathBuf::from)
+    .find(|path| path.exists())
+}
