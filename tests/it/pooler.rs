@@ -8,7 +8,8 @@ use url::Url;
 
 use crate::support::process::{Worker, postrider};
 use crate::support::receiver::{Receiver, Script};
-use crate::support::{Database, SOON, wait_until};
+use crate::support::verifiers::MUST_RUN;
+use crate::support::{Database, SOON, tell, wait_until};
 
 /// A worker that comes to the database by this address, and has no session of its own there.
 fn worker(url: &str) -> Worker {
@@ -47,7 +48,7 @@ async fn c43_behind_pgbouncer_in_transaction_mode_everything_is_delivered() {
     let Some(program) = pgbouncer() else {
         tell("not run: pgbouncer is not installed");
         assert!(
-            std::env::var_os("POSTRIDER_TEST_MUST_RUN_ALL").is_none(),
+            std::env::var_os(MUST_RUN).is_none(),
             "and everything must run"
         );
         return;
