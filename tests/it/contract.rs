@@ -58,6 +58,8 @@ select string_agg(text, E'\n' order by place collate "C", text collate "C") from
 #[tokio::test]
 async fn the_schema_is_the_one_that_was_agreed_on() {
     let database = Database::fresh().await;
+    // Names are written out whatever the role is called.
+    database.sql("set search_path = pg_catalog").await;
 
     let listing: String = database.value(LISTING).await;
 

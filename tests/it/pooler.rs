@@ -62,12 +62,14 @@ async fn c43_behind_pgbouncer_in_transaction_mode_everything_is_delivered() {
         .expect("a free port")
         .port();
     let mut settings = String::from("[databases]\n");
+    let password = server
+        .password()
+        .map_or_else(String::new, |password| format!(" password={password}"));
     writeln!(
         settings,
-        "* = host=127.0.0.1 port={} user={} password={}",
+        "* = host=127.0.0.1 port={} user={}{password}",
         server.port().expect("its port"),
         server.username(),
-        server.password().unwrap_or_default(),
     )
     .expect("it is memory");
     writeln!(
