@@ -15,11 +15,12 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER_SECRET: &str = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==";
 
 /// Every command that needs a database.
-const DATABASE_COMMANDS: [&[&str]; 4] = [
+const DATABASE_COMMANDS: [&[&str]; 5] = [
     &["migrate"],
     &["migrate", "up"],
     &["migrate", "status"],
     &["migrate", "sql", "--pending"],
+    &["worker", "--drain"],
 ];
 
 /// The program with nothing of this environment but the way to other programs.
@@ -210,6 +211,11 @@ async fn c46_a_schema_of_another_version_is_said_with_the_next_step() {
         "migration 1 is pending",
         postrider(&["migrate", "status", "--database-url", &url]),
     );
+    fails(
+        4,
+        "version 0",
+        postrider(&["worker", "--drain", "--database-url", &url]),
+    );
 
     let newer =
         "insert into postrider.schema_migrations (version, name, checksum) values (4711, 'x', 'y')";
@@ -218,6 +224,11 @@ async fn c46_a_schema_of_another_version_is_said_with_the_next_step() {
         4,
         "4711",
         postrider(&["migrate", "up", "--database-url", &url]),
+    );
+    fails(
+        4,
+        "4711",
+        postrider(&["worker", "--drain", "--database-url", &url]),
     );
     fails(
         4,
