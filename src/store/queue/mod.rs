@@ -297,7 +297,7 @@ impl Queue {
             Err(_) => Err(Error::connect_timeout(&self.target)),
         };
         if outcome.as_ref().is_err_and(Error::needs_new_connection) {
-            drop(deadpool_postgres::Client::take(client));
+            Pool::discard(client);
         }
         outcome
     }
