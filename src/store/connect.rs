@@ -276,11 +276,6 @@ impl Pool {
     pub fn discard(session: Session) {
         drop(Session::take(session));
     }
-
-    /// Ends the sessions that are not lent; whoever asks for one from now on gets an error.
-    pub fn close(&self) {
-        self.pool.close();
-    }
 }
 
 /// Polls a connection until its session is dropped or lost.
