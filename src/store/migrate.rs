@@ -24,12 +24,29 @@ pub struct Migration {
     sql: &'static str,
 }
 
+/// A migration by its number and name, with the file of that name.
+macro_rules! migration {
+    ($version:literal, $name:literal, $file:literal) => {
+        Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!("../../sql/migrations/", $file)),
+        }
+    };
+}
+
 /// Every step, in order.
-const MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "core",
-    sql: include_str!("../../sql/migrations/0001_core.sql"),
-}];
+const MIGRATIONS: [Migration; 9] = [
+    migration!(1, "core", "0001_core.sql"),
+    migration!(2, "publish", "0002_publish.sql"),
+    migration!(3, "watch", "0003_watch.sql"),
+    migration!(4, "deliver_now", "0004_deliver_now.sql"),
+    migration!(5, "ordered", "0005_ordered.sql"),
+    migration!(6, "reports", "0006_reports.sql"),
+    migration!(7, "retention", "0007_retention.sql"),
+    migration!(8, "matching", "0008_matching.sql"),
+    migration!(9, "roles", "0009_roles.sql"),
+];
 
 /// The advisory lock of whoever migrates. Any number will do that no version ever changes; below 2^31, `pg_locks` shows
 /// it whole in `objid`.

@@ -47,3 +47,22 @@ mod claims;
 mod stopping;
 /// Behind a pooler the worker has no session of its own.
 mod pooler;
+
+/// An event reaches every endpoint that asked for it, and breaks no caller's transaction.
+mod publish;
+/// A table's changes become events, in the writer's transaction and never at its cost.
+mod watch;
+/// The event that refuses to be deferred: delivered within the time, or an error and nothing left to send.
+mod deliver_now;
+/// One after another: what holds, and who holds it.
+mod ordered;
+/// Numbers that agree with the attempts they were counted from.
+mod reports;
+/// What is old goes, in small steps, and nothing that is open.
+mod retention;
+/// Many at once, by filter: replayed, cancelled, counted first.
+mod matching;
+/// Each role does its part and sees no more.
+mod roles;
+/// A producer and a receiver in every language, run as a reader would.
+mod examples;

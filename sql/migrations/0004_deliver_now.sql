@@ -1,0 +1,1 @@
+-- deliver_now

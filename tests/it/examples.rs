@@ -1,0 +1,1 @@
+//! A producer and a receiver in every language, run as a reader would.

@@ -1,0 +1,1 @@
+//! Many at once, by filter: replayed, cancelled, counted first.

@@ -1,0 +1,1 @@
+//! One after another: what holds, and who holds it.

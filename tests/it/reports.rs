@@ -1,0 +1,1 @@
+//! Numbers that agree with the attempts they were counted from.

@@ -1,0 +1,1 @@
+//! What is old goes, in small steps, and nothing that is open.

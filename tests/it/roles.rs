@@ -1,0 +1,1 @@
+//! Each role does its part and sees no more.
