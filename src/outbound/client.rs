@@ -29,7 +29,7 @@ use super::{Forbidden, Guard, Lookup, Request, SystemLookup, SystemRoots};
 const LONGEST_TRY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Sockets kept open to one receiver while nothing is sent.
-const IDLE_PER_HOST: usize = 16;
+const IDLE_PER_HOST: usize = 1024;
 
 /// Response headers past this number are a protocol failure. Their size is bounded by hyper, at about 400 KB.
 const MOST_HEADERS: usize = 512;

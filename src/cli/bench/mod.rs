@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// Workers of the scenario `replicas`
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     replicas: u8,
+    /// Tries at a time of each worker [default: the worker's own, 320 for `slow`]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    concurrency: Option<u16>,
     /// Events a second of the scenario `steady` [default: half of what `fast` reached]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
@@ -147,6 +150,7 @@ async fn measure(args: &Args, stage: Stage) -> anyhow::Result<Exit> {
             } else {
                 1
             },
+            concurrency: args.concurrency.or(scenario.concurrency()),
             rate: args.rate.map(f64::from).or(fastest),
             ceiling,
         };

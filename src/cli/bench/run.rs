@@ -30,6 +30,8 @@ pub(super) struct Plan {
     pub(super) scenario: Scenario,
     pub(super) deliveries: usize,
     pub(super) workers: usize,
+    /// Tries at a time of a worker, if not its default.
+    pub(super) concurrency: Option<u16>,
     /// Of `steady`, in events a second.
     pub(super) rate: Option<f64>,
     pub(super) ceiling: Option<Ceiling>,
@@ -152,7 +154,7 @@ async fn trickle(stage: &Stage, plan: &Plan) -> anyhow::Result<Figures> {
 async fn start_workers(stage: &Stage, plan: &Plan) -> anyhow::Result<Vec<Part>> {
     let mut workers = Vec::with_capacity(plan.workers);
     for _ in 0..plan.workers {
-        workers.push(stage.start_worker(plan.scenario).await?);
+        workers.push(stage.start_worker(plan.concurrency).await?);
     }
     // They have sessions, prepared statements and an empty lap behind them then.
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -196,7 +198,7 @@ async fn figures(
     let per_s = inserted as f64 / seconds;
     let ideal = match plan.scenario {
         Scenario::Slow => {
-            Some(plan.scenario.in_flight().0 as f64 / plan.scenario.delay().as_secs_f64())
+            Some(plan.scenario.in_flight() as f64 / plan.scenario.delay().as_secs_f64())
         }
         // The receiver's absence is no work.
         Scenario::Outage => None,

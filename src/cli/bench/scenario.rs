@@ -48,18 +48,14 @@ impl Scenario {
         }
     }
 
-    /// Tries at a time of each endpoint, and of each worker. A lane alone may have four fifths of a worker's slots.
-    pub(super) fn in_flight(self) -> (usize, usize) {
-        match self {
-            Self::Slow => (256, 320),
-            Self::Fast
-            | Self::Whale
-            | Self::Many
-            | Self::Outage
-            | Self::Replicas
-            | Self::Steady
-            | Self::Idle => (1000, 256),
-        }
+    /// Tries at a time of each endpoint.
+    pub(super) fn in_flight(self) -> usize {
+        if self == Self::Slow { 256 } else { 1000 }
+    }
+
+    /// Tries at a time of a worker, if not its default. A lane alone may have four fifths of them.
+    pub(super) fn concurrency(self) -> Option<u16> {
+        (self == Self::Slow).then_some(320)
     }
 
     /// Which endpoint the event `n` goes to, in SQL: a number from 0.

@@ -96,7 +96,7 @@ impl Stage {
         scenario: Scenario,
         receiver: SocketAddr,
     ) -> anyhow::Result<()> {
-        let (in_flight, _) = scenario.in_flight();
+        let in_flight = scenario.in_flight();
         let sql = format!(
             "insert into postrider.retry_policies (name, kind, delays, max_retries) values ('{prefix}', 'schedule', '{{500 ms}}', 50) on conflict do nothing;
              insert into postrider.endpoints (name, url, max_in_flight, paused, retry_policy)
@@ -222,9 +222,12 @@ impl Stage {
     }
 
     /// A worker that is ready to claim.
-    pub(super) async fn start_worker(&self, scenario: Scenario) -> anyhow::Result<Part> {
-        let concurrency = format!("--concurrency={}", scenario.in_flight().1);
-        let arguments = ["worker", "--allow-network=127.0.0.0/8", &concurrency];
+    pub(super) async fn start_worker(&self, concurrency: Option<u16>) -> anyhow::Result<Part> {
+        let concurrency = concurrency.map(|tries| format!("--concurrency={tries}"));
+        let arguments: Vec<&str> = ["worker", "--allow-network=127.0.0.0/8"]
+            .into_iter()
+            .chain(concurrency.as_deref())
+            .collect();
         let (part, ()) = self
             .start(&arguments, |line| {
                 line.contains("worker starts").then_some(())
