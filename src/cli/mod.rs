@@ -20,6 +20,7 @@ mod delivery;
 mod demo;
 mod dev;
 mod endpoint;
+mod files;
 mod man;
 mod migrate;
 mod output;
