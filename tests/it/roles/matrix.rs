@@ -205,7 +205,10 @@ async fn no_function_with_its_owners_rights_can_be_led_astray_by_a_search_path()
     let role = granted(&database, "producer").await;
     database.endpoint("shop", "http://127.0.0.1:1/").await;
     database
-        .sql(&format!("grant temporary on database {} to {role}", database.name()))
+        .sql(&format!(
+            "grant temporary on database {} to {role}",
+            database.name()
+        ))
         .await;
 
     let session = super::session_as(&database, &role).await;
