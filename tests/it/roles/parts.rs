@@ -11,16 +11,10 @@ use crate::support::receiver::{Receiver, Script};
 use crate::support::{Database, SOON, Worker, wait_until};
 
 /// A worker of this role, which may send to this machine.
-fn worker_as(database: &Database, role: &str, arguments: &[&str]) -> Worker {
+pub(super) fn worker_as(database: &Database, role: &str, arguments: &[&str]) -> Worker {
     let mut command = postrider();
     command
-        .args([
-            "worker",
-            "--allow-network",
-            "127.0.0.0/8",
-            "--poll-interval",
-            "50ms",
-        ])
+        .args(["worker", "--allow-network", "127.0.0.0/8"])
         .args(["--database-url", &url_as(database, role)])
         .args(arguments);
     Worker::run(command)
