@@ -283,12 +283,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_try_that_stood_still_past_its_deadline_takes_no_step_more() {
-        let writes = std::future::poll_fn(|_| -> Poll<()> { panic!("this would write the request") });
+        let writes =
+            std::future::poll_fn(|_| -> Poll<()> { panic!("this would write the request") });
 
         let sent = lease(4 * SECOND, Some(3 * SECOND)).within(writes).await;
 
         assert_eq!(sent, None);
-        let kept = lease(2 * SECOND, Some(3 * SECOND)).within(async { 1 }).await;
+        let kept = lease(2 * SECOND, Some(3 * SECOND))
+            .within(async { 1 })
+            .await;
         assert_eq!(kept, Some(1));
         assert_eq!(lease(30 * SECOND, None).within(async { 2 }).await, Some(2));
     }

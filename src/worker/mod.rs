@@ -296,11 +296,7 @@ impl Worker {
             );
         }
         for (delivery, reason) in &claim.ended {
-            tracing::warn!(
-                delivery,
-                reason,
-                "exhausted, will not be tried again"
-            );
+            tracing::warn!(delivery, reason, "exhausted, will not be tried again");
         }
         let step = self.lap.advance(&walk(&claim, room));
         self.waits = self.waits.and(Waits {

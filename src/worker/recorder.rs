@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
