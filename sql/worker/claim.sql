@@ -13,9 +13,11 @@
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
 -- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
 -- (a lane waits for tries of it to end), heavy (payloads were left behind that did not fit $8), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
--- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
+-- taken: the rest; ended_as means that the row was ended (lost or deadline), not claimed; left_ms is what is left until its deadline,
+-- NULL when that is beyond its lease anyway.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
+-- Past its deadline a delivery is ended where it would be taken. Before it, a try gets no more time than is left: who waited has gone by then.
 -- A lane may hold at most four times as many of the worker's slots as it and its like then leave free, but always one: so several
 -- endpoints may hang, whatever their caps, and there are slots for the others.
 -- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
@@ -79,14 +81,16 @@ room as materialized (
 ),
 due as materialized (
   select c.id, c.claim_no, c.attempt_count, c.lease_expires_at, c.leased_by, r.endpoint, r.revision, r.timeout,
+         case when c.deadline > now() and c.deadline < now() + r.timeout + $5::bigint * interval '1 ms' then c.deadline - now() end as left_over,
          coalesce(c.max_retries, r.max_retries) as max_retries,
          c.lease_expires_at is not null as lost,
-         c.lease_expires_at is not null
-           and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) as lost_spent,
+         case when c.lease_expires_at is not null
+                   and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) then 'lost'
+              when c.deadline <= now() then 'deadline' end as ended_as,
          greatest(0, c.bytes - 16384) as heavy_bytes
     from room r
    cross join lateral (
-      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by,
+      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by, d.deadline,
              coalesce(pg_column_size(d.payload), pg_column_size(d.body),
                       (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
         from postrider.deliveries d
@@ -108,21 +112,23 @@ taken as (
      set claim_no = d.claim_no + 1,
          attempt_count = d.attempt_count + case when c.lost then 1 else 0 end,
          last_status_code = case when c.lost then null else d.last_status_code end,
-         last_error = case when c.lost then 'the worker never reported this try' else d.last_error end,
-         lease_expires_at = case when c.lost_spent then null else now() + c.timeout + $5::bigint * interval '1 ms' end,
-         leased_by = case when c.lost_spent then null else $4::text end,
-         status = case when c.lost_spent then 'exhausted' else d.status end,
-         exhausted_reason = case when c.lost_spent then 'lost' end,
-         next_retry = case when c.lost_spent then null else d.next_retry end,
-         finished_at = case when c.lost_spent then now() end
+         last_error = case when c.lost then 'the worker never reported this try'
+                           when c.ended_as = 'deadline' then 'the deadline passed before a worker took it' else d.last_error end,
+         lease_expires_at = case when c.ended_as is not null then null else now() + least(c.timeout, c.left_over) + $5::bigint * interval '1 ms' end,
+         leased_by = case when c.ended_as is not null then null else $4::text end,
+         status = case when c.ended_as is not null then 'exhausted' else d.status end,
+         exhausted_reason = c.ended_as,
+         next_retry = case when c.ended_as is not null then null else d.next_retry end,
+         finished_at = case when c.ended_as is not null then now() end
     from candidate c
    where d.id = any (array(select n.id from candidate n)) and d.id = c.id
   returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
-            (extract(epoch from c.timeout) * 1000)::bigint + $5::bigint as lease_ms,
-            c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.lost_spent,
-            case when c.lost_spent then null
+            (extract(epoch from least(c.timeout, c.left_over)) * 1000)::bigint + $5::bigint as lease_ms,
+            floor(extract(epoch from c.left_over) * 1000)::bigint as left_ms,
+            c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.ended_as,
+            case when c.ended_as is not null then null
                  else coalesce(d.payload::text, (select v.payload::text from postrider.events v where v.id = d.event)) end as payload,
-            case when c.lost_spent then null else d.body end as body
+            case when c.ended_as is not null then null else d.body end as body
 ),
 lost as (
   insert into postrider.attempts
@@ -130,7 +136,7 @@ lost as (
   select greatest(c.lease_expires_at - c.timeout - $5::bigint * interval '1 ms', now() - interval '1 day'),
          c.id, c.claim_no, c.attempt_count + 1, c.endpoint, 'lost', 'lost',
          'the worker never reported: killed, stopped or cut off', c.leased_by,
-         case when c.lost_spent then null else now() end
+         case when c.ended_as is not null then null else now() end
     from candidate c
    where c.lost
 ),
@@ -170,7 +176,7 @@ select m.walk_end, m.hops, now() as claimed_at,
        exists (select from room r where r.free <= 0 and not r.contended) as capped,
        exists (select from room r where r.contended) as contended,
        (select count(*) from due) > (select count(*) from candidate) as heavy,
-       t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
-       t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
+       t.id, t.endpoint, t.revision, t.lease_ms, t.left_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
+       t.event_type, t.content_type, t.headers, t.ended_as, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m
   left join taken t on true
