@@ -23,6 +23,8 @@
 -- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
+-- Of an ordered lane lane_in_flight names the one delivery that may go, in a snapshot newer than this statement's: what the older one
+-- shows as first may have been overtaken. What this statement cannot see or lock yet is left for the next look.
 with recursive walk (endpoint, first_due, hop) as (
   (select d.endpoint, d.next_retry, 1
      from postrider.deliveries d
@@ -41,7 +43,8 @@ with recursive walk (endpoint, first_due, hop) as (
    where w.hop < $2::integer
 ),
 passed as materialized (
-  select w.endpoint, w.first_due, e.enabled, e.paused, e.revision, e.timeout, e.max_in_flight, e.rate_limit,
+  select w.endpoint, w.first_due, e.enabled, e.paused, e.revision, e.timeout, e.rate_limit, e.ordered,
+         case when e.ordered then 1 else e.max_in_flight end as max_in_flight,
          coalesce(e.max_retries, p.max_retries) as max_retries, h.circuit_open_until
     from walk w
     join postrider.endpoints e on e.name = w.endpoint
@@ -67,7 +70,7 @@ share as materialized (
   select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota, count(*) as lanes from lane
 ),
 room as materialized (
-  select l.endpoint, l.revision, l.timeout, l.max_retries,
+  select l.endpoint, l.revision, l.timeout, l.max_retries, l.ordered, f.head, f.held_until,
          f.in_flight is null as contended,
          case when f.in_flight is null then 0
               else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota),
@@ -76,8 +79,19 @@ room as materialized (
     from lane l
    cross join share s
     left join bucket b on b.endpoint = l.endpoint
-   cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text) f
+   cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text, l.ordered) f
    where l.rate_limit is null or b.tokens >= 1
+),
+turn as materialized (
+  select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by, d.endpoint, d.deadline,
+         coalesce(pg_column_size(d.payload), pg_column_size(d.body),
+                  (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
+    from room r
+    join postrider.endpoint_health h on h.endpoint = r.endpoint
+    join postrider.deliveries d on d.id = r.head
+   where r.free > 0 and d.next_retry is not null and d.next_retry <= now()
+     and (d.lease_expires_at is null or d.lease_expires_at <= now())
+     for no key update of h, d skip locked
 ),
 due as materialized (
   select c.id, c.claim_no, c.attempt_count, c.lease_expires_at, c.leased_by, r.endpoint, r.revision, r.timeout,
@@ -90,6 +104,8 @@ due as materialized (
          greatest(0, c.bytes - 16384) as heavy_bytes
     from room r
    cross join lateral (
+      select u.id, u.claim_no, u.attempt_count, u.budget_from, u.max_retries, u.lease_expires_at, u.leased_by, u.deadline, u.bytes
+        from (
       select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by, d.deadline,
              coalesce(pg_column_size(d.payload), pg_column_size(d.body),
                       (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
@@ -97,8 +113,12 @@ due as materialized (
        where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
        order by d.next_retry, d.id
-       limit greatest(0, r.free)
-         for no key update skip locked) c
+       limit case when r.ordered then 0 else greatest(0, r.free) end
+         for no key update skip locked) u
+      union all
+      select t.id, t.claim_no, t.attempt_count, t.budget_from, t.max_retries, t.lease_expires_at, t.leased_by, t.deadline, t.bytes
+        from turn t
+       where t.endpoint = r.endpoint) c
    limit $3::integer
 ),
 weighed as materialized (
@@ -140,12 +160,18 @@ lost as (
     from candidate c
    where c.lost
 ),
+served as materialized (
+  select c.endpoint, count(*) as deliveries from candidate c group by c.endpoint
+),
 spent as (
   update postrider.endpoint_health h
-     set rate_tokens = b.tokens - (select count(*) from candidate c where c.endpoint = b.endpoint),
-         rate_filled_at = greatest(now(), h.rate_filled_at)
-    from bucket b
-   where h.endpoint = b.endpoint and exists (select from candidate c where c.endpoint = b.endpoint)
+     set rate_tokens = coalesce(b.tokens - s.deliveries, h.rate_tokens),
+         rate_filled_at = case when b.tokens is null then h.rate_filled_at else greatest(now(), h.rate_filled_at) end,
+         head = coalesce(r.head, h.head)
+    from served s
+    join room r on r.endpoint = s.endpoint
+    left join bucket b on b.endpoint = s.endpoint
+   where h.endpoint = s.endpoint and (r.head is not null or b.tokens is not null)
 ),
 seen as (
   update postrider.workers w
@@ -169,11 +195,13 @@ select m.walk_end, m.hops, now() as claimed_at,
                    (select min(s.circuit_open_until) from passed s
                      where s.circuit_open_until > now() and s.circuit_open_until < 'infinity'),
                    (select min(now() + least((1 - b.tokens) / l.rate_limit, 86400) * interval '1 s')
-                      from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1)
+                      from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1),
+                   (select min(r.held_until) from room r where r.held_until < 'infinity')
                  ) - now()) * 1000)::bigint end as wake_ms,
        array(select s.endpoint from passed s where not s.enabled) as disabled,
        exists (select from bucket b where b.tokens < 1) as rationed,
-       exists (select from room r where r.free <= 0 and not r.contended) as capped,
+       exists (select from room r
+                where not r.contended and (r.free <= 0 or r.head is not null and not exists (select from due u where u.id = r.head))) as capped,
        exists (select from room r where r.contended) as contended,
        (select count(*) from due) > (select count(*) from candidate) as heavy,
        t.id, t.endpoint, t.revision, t.lease_ms, t.left_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
