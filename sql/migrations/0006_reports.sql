@@ -113,8 +113,9 @@ begin
                       + case when t.next_retry is null then 4 else 0 end)::smallint)
       from after_it t
      group by 1, 2;
-  else
-    -- What an update leaves as it counts, bodies that are purged for example, is no change.
+  elsif exists (select from after_it) then
+    -- Every batch of results comes by here, nearly always without a row. What an update leaves as it counts, bodies that are purged
+    -- for example, is no change.
     with version (change, endpoint, started_at, duration_ms, outcome, attempt_no, next_retry) as (
       select 1, a.endpoint, a.started_at, a.duration_ms, a.outcome, a.attempt_no, a.next_retry from after_it a
       union all
@@ -160,14 +161,17 @@ begin
      where c.ctid = any (array(select o.ctid from postrider.report_changes o limit fold_reports.max_rows))
     returning c.endpoint, c.hour, c.change, c.codes
   ),
-  touched as (
+  touched as materialized (
     select distinct c.endpoint, c.hour from change c
   ),
+  counted as (
+    select c.endpoint, c.hour, code, sum(c.change) as n from change c cross join unnest(c.codes) as code group by c.endpoint, c.hour, code
+  ),
   item as (
-    select c.endpoint, c.hour, code >> 3 as bucket, c.change as n, c.change as tries, c.change * (code & 1) as delivered,
-           c.change * (code >> 1 & 1) as first_tries, c.change * (code >> 1 & code & 1) as first_delivered,
-           c.change * (code >> 2 & 1) as ended, c.change * (code >> 2 & code & 1) as ended_delivered
-      from change c cross join unnest(c.codes) as code
+    select c.endpoint, c.hour, c.code >> 3 as bucket, c.n, c.n as tries, c.n * (c.code & 1) as delivered,
+           c.n * (c.code >> 1 & 1) as first_tries, c.n * (c.code >> 1 & c.code & 1) as first_delivered,
+           c.n * (c.code >> 2 & 1) as ended, c.n * (c.code >> 2 & c.code & 1) as ended_delivered
+      from counted c
     union all
     select r.endpoint, r.hour, 0, 0, r.tries, r.delivered, r.first_tries, r.first_delivered, r.ended, r.ended_delivered
       from postrider.reports r join touched t on t.endpoint = r.endpoint and t.hour = r.hour
@@ -222,10 +226,12 @@ select b.endpoint, b.hour, sum(b.tries)::bigint as tries, sum(b.delivered)::bigi
            sum(i.delivered) as delivered, sum(i.first_tries) as first_tries, sum(i.first_delivered) as first_delivered,
            sum(i.ended) as ended, sum(i.ended_delivered) as ended_delivered
       from (
-        select c.endpoint, c.hour, code >> 3 as bucket, c.change as n, c.change as tries, c.change * (code & 1) as delivered,
-               c.change * (code >> 1 & 1) as first_tries, c.change * (code >> 1 & code & 1) as first_delivered,
-               c.change * (code >> 2 & 1) as ended, c.change * (code >> 2 & code & 1) as ended_delivered
-          from postrider.report_changes c cross join unnest(c.codes) as code
+        select c.endpoint, c.hour, c.code >> 3 as bucket, c.n, c.n as tries, c.n * (c.code & 1) as delivered,
+               c.n * (c.code >> 1 & 1) as first_tries, c.n * (c.code >> 1 & c.code & 1) as first_delivered,
+               c.n * (c.code >> 2 & 1) as ended, c.n * (c.code >> 2 & c.code & 1) as ended_delivered
+          from (select d.endpoint, d.hour, code, sum(d.change) as n
+                  from postrider.report_changes d cross join unnest(d.codes) as code
+                 group by d.endpoint, d.hour, code) c
         union all
         select r.endpoint, r.hour, 0, 0, r.tries, r.delivered, r.first_tries, r.first_delivered, r.ended, r.ended_delivered
           from postrider.reports r
