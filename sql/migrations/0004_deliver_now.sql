@@ -127,6 +127,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   e record;
+  only_for text;
 begin
   if current_setting('transaction_read_only')::boolean then
     raise exception 'deliver_now writes a delivery, and transactions are read-only here' using errcode = '25006',
@@ -138,7 +139,10 @@ begin
     raise exception 'event_type and payload must not be NULL' using errcode = '22004',
       hint = 'For example: call postrider.deliver_now(''crm'', ''order.paid'', ''{"id":17}'').';
   end if;
-  select n.enabled, n.paused, n.ordered into e from postrider.endpoints n where n.name = deliver_now_prepare.endpoint;
+  only_for := postrider.tenant_of_caller();
+  select n.enabled, n.paused, n.ordered into e
+    from postrider.endpoints n
+   where n.name = deliver_now_prepare.endpoint and (only_for is null or n.tenant = only_for);
   if not found then
     raise exception 'there is no endpoint %', coalesce(deliver_now_prepare.endpoint, 'NULL') using errcode = 'PR004',
       hint = 'List them: select name, url from postrider.endpoints.';

@@ -6,9 +6,15 @@ create view postrider.role_privileges (part, object, verbs) as values
   -- Queues and publishes. It gives the columns that README names and reads what RETURNING and ON CONFLICT need, no contents; not
   -- deliveries.event, by which it could have anybody's published event sent.
   ('producer', 'table postrider.deliveries',
-   'insert (endpoint, event_id, event_type, payload, body, content_type, headers, next_retry, max_retries), '
+   'insert (endpoint, event_id, event_type, payload, body, content_type, headers, next_retry, max_retries, deadline), '
    'select (id, endpoint, event_id, event_type, status, exhausted_reason, attempt_count, next_retry, created_at, finished_at)'),
-  ('producer', 'function postrider.send(text, text, json, text, timestamptz)', 'execute'),
+  ('producer', 'function postrider.send', 'execute'),
+  ('producer', 'procedure postrider.deliver_now', 'execute'),
+  ('producer', 'function postrider.deliver_now_refuse_transaction', 'execute'),
+  ('producer', 'function postrider.deliver_now_prepare', 'execute'),
+  ('producer', 'function postrider.deliver_now_look', 'execute'),
+  ('producer', 'function postrider.deliver_now_end', 'execute'),
+  ('producer', 'function postrider.deliver_now_outcome', 'execute'),
 
   -- Delivers. It reads all that is sent and signs with the secrets; it changes neither contents nor addresses.
   ('worker', 'table postrider.schema_migrations', 'select'),
@@ -23,7 +29,9 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'table postrider.workers', 'select, insert, update, delete'),
   ('worker', 'sequence postrider.revisions', 'usage'),
   ('worker', 'function postrider.lane_in_flight(text, integer, text)', 'execute'),
-  ('worker', 'function postrider.make_attempt_partitions(date, date)', 'execute'),
+  ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean)', 'execute'),
+  ('worker', 'function postrider.make_attempt_partitions', 'execute'),
+  ('worker', 'function postrider.fold_reports', 'execute'),
 
   -- Looks. No secret, no header that was configured, no URL but masked, nothing that was to be sent; what receivers answered, yes.
   ('reader', 'table postrider.schema_migrations', 'select'),
@@ -35,8 +43,12 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at)'),
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
-   'next_retry, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
+   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
   ('reader', 'table postrider.attempts', 'select'),
+  ('reader', 'table postrider.reports', 'select'),
+  ('reader', 'table postrider.report_changes', 'select'),
+  ('reader', 'function postrider.duration_bounds', 'execute'),
+  ('reader', 'function postrider.percentile_ms', 'execute'),
   ('reader', 'table postrider.tenant_endpoint_urls', 'select'),
   ('reader', 'table postrider.tenant_delivery_state', 'select'),
   ('reader', 'table postrider.tenant_dead_letters', 'select'),
@@ -52,10 +64,14 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'table postrider.endpoint_health', 'select, update'),
   ('operator', 'table postrider.events', 'select'),
   ('operator', 'table postrider.deliveries',
-   'select, insert (endpoint, event_id, event_type, payload, body, content_type, event, headers, next_retry, max_retries), '
-   'update (status, exhausted_reason, next_retry, lease_expires_at, leased_by, claim_no, attempt_count, budget_from, finished_at)'),
+   'select, insert (endpoint, event_id, event_type, payload, body, content_type, event, headers, next_retry, max_retries, deadline), '
+   'update (status, exhausted_reason, next_retry, deadline, lease_expires_at, leased_by, claim_no, attempt_count, budget_from, finished_at)'),
   ('operator', 'table postrider.attempts', 'select, insert'),
   ('operator', 'table postrider.workers', 'select'),
+  ('operator', 'table postrider.reports', 'select, delete'),
+  ('operator', 'table postrider.report_changes', 'select'),
+  ('operator', 'table postrider.report_sums', 'select'),
+  ('operator', 'table postrider.report_hours', 'select'),
   ('operator', 'table postrider.role_privileges', 'select'),
   ('operator', 'table postrider.tenant_rules', 'select'),
   ('operator', 'table postrider.delivery_state', 'select'),
@@ -71,23 +87,35 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'table postrider.tenant_success_rate', 'select'),
   ('operator', 'table postrider.tenant_endpoint_summary', 'select'),
   ('operator', 'sequence postrider.revisions', 'usage'),
-  ('operator', 'function postrider.send(text, text, json, text, timestamptz)', 'execute'),
-  ('operator', 'function postrider.replay(bigint, bigint)', 'execute'),
-  ('operator', 'function postrider.replay_matching(text, text, text, timestamptz, timestamptz, integer)', 'execute'),
-  ('operator', 'function postrider.cancel(bigint)', 'execute'),
-  ('operator', 'function postrider.pause(text, text)', 'execute'),
-  ('operator', 'function postrider.resume(text)', 'execute'),
-  ('operator', 'function postrider.disable(text, text)', 'execute'),
-  ('operator', 'function postrider.enable(text)', 'execute'),
-  ('operator', 'function postrider.edit_endpoint(text, boolean, boolean, text)', 'execute'),
-  ('operator', 'function postrider.rotate_secret(text, interval)', 'execute'),
-  ('operator', 'function postrider.new_secret()', 'execute'),
-  ('operator', 'function postrider.ring()', 'execute'),
-  ('operator', 'function postrider.lists_statuses(text[])', 'execute'),
-  ('operator', 'function postrider.are_waits(interval[])', 'execute'),
+  ('operator', 'function postrider.send', 'execute'),
+  ('operator', 'procedure postrider.deliver_now', 'execute'),
+  ('operator', 'function postrider.deliver_now_refuse_transaction', 'execute'),
+  ('operator', 'function postrider.deliver_now_prepare', 'execute'),
+  ('operator', 'function postrider.deliver_now_look', 'execute'),
+  ('operator', 'function postrider.deliver_now_end', 'execute'),
+  ('operator', 'function postrider.deliver_now_outcome', 'execute'),
+  ('operator', 'function postrider.replay', 'execute'),
+  ('operator', 'function postrider.replay_matching', 'execute'),
+  ('operator', 'function postrider.cancel', 'execute'),
+  ('operator', 'function postrider.skip', 'execute'),
+  ('operator', 'function postrider.pause', 'execute'),
+  ('operator', 'function postrider.resume', 'execute'),
+  ('operator', 'function postrider.disable', 'execute'),
+  ('operator', 'function postrider.enable', 'execute'),
+  ('operator', 'function postrider.edit_endpoint', 'execute'),
+  ('operator', 'function postrider.rotate_secret', 'execute'),
+  ('operator', 'function postrider.new_secret', 'execute'),
+  ('operator', 'function postrider.ring', 'execute'),
+  ('operator', 'function postrider.fold_reports', 'execute'),
+  ('operator', 'function postrider.duration_bounds', 'execute'),
+  ('operator', 'function postrider.percentile_ms', 'execute'),
+  ('operator', 'function postrider.lists_statuses', 'execute'),
+  ('operator', 'function postrider.are_waits', 'execute'),
 
   -- Views read with their owner's rights, so that no row-level security binds them: for readers who see every tenant.
   ('unbound reader', 'table postrider.workers', 'select'),
+  ('unbound reader', 'table postrider.report_sums', 'select'),
+  ('unbound reader', 'table postrider.report_hours', 'select'),
   ('unbound reader', 'table postrider.delivery_state', 'select'),
   ('unbound reader', 'table postrider.dead_letters', 'select'),
   ('unbound reader', 'table postrider.due_now', 'select'),
@@ -119,7 +147,9 @@ select r.relation, r.sees, r.writes
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
   ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
-  ('attempts',         m.endpoint, m.endpoint)
+  ('attempts',         m.endpoint, m.endpoint),
+  ('reports',          m.endpoint, m.endpoint),
+  ('report_changes',   m.endpoint, m.endpoint)
  ) r (relation, sees, writes);
 comment on view postrider.tenant_rules is
   'The rows that a role bound to a tenant sees and writes, per table. postrider.tenant not set, or empty: none.';

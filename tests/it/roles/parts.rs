@@ -366,6 +366,7 @@ async fn an_operator_does_what_the_command_line_does() {
         &["endpoint", "enable", "shop"],
         &["endpoint", "rotate-secret", "shop"],
         &["endpoint", "test", "shop"],
+        &["send", "shop", "t", "{}", "--wait"],
         &["replay", "1"],
         &[
             "replay",

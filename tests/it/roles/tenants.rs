@@ -18,6 +18,9 @@ insert into postrider.deliveries (endpoint, event_id, event_type, payload) selec
 insert into postrider.events (event_id, event_type, payload, tenant) select name, 't', '{}', tenant from postrider.endpoints;
 insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome)
 select now(), id, 1, 1, endpoint, 'lost' from postrider.deliveries;
+select postrider.fold_reports();
+insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome)
+select now(), id, 2, 2, endpoint, 'lost' from postrider.deliveries;
 insert into postrider.deliveries (endpoint, event_type, payload, status, exhausted_reason, next_retry, finished_at)
 select name, 't', '{}', 'exhausted', 'lost', null, now() from postrider.endpoints";
 
@@ -197,6 +200,31 @@ async fn a_bound_producer_queues_for_its_tenant_only_and_cannot_tell_others_from
         ))
         .await;
     is_denied(&session, "insert into postrider.deliveries (endpoint, event_type, event) values ('of a', 't', (select 2))").await;
+}
+
+#[tokio::test]
+async fn deliver_now_delivers_for_the_tenant_and_knows_no_other_endpoint() {
+    let (database, producer) = with_bound("producer").await;
+    let worker = granted(&database, "worker").await;
+    let receiver = Receiver::start().await;
+    database
+        .sql(&format!("update postrider.endpoints set url = '{}'; update postrider.endpoints set paused = true where name = 'of b'", receiver.url("/")))
+        .await;
+    let _running = worker_as(&database, &worker, &[]);
+    let session = session_as(&database, &producer).await;
+    let call = |endpoint: &str| format!("call postrider.deliver_now('{endpoint}', 't', '{{}}')");
+    is_denied(&session, &call("of a")).await;
+    does(&session, "set postrider.tenant = 'a'").await;
+
+    does(&session, &call("of a")).await;
+
+    for endpoint in ["of b", "of nobody", "missing"] {
+        let (state, said) = refusal(&session, &call(endpoint)).await;
+        assert_eq!(
+            (state.code(), said),
+            ("PR004", format!("there is no endpoint {endpoint}"))
+        );
+    }
 }
 
 #[tokio::test]
