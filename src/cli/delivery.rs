@@ -292,7 +292,7 @@ fn print_content(delivery: &Delivery) {
 }
 
 /// Text where it is text, base64 where it is not.
-fn bytes_as_text(bytes: &[u8]) -> String {
+pub(super) fn bytes_as_text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => harmless::paragraph(text),
         Err(_) => format!("base64: {}", STANDARD.encode(bytes)),

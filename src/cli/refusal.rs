@@ -45,6 +45,18 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Failures,
             "see why with `postrider endpoint show NAME`, then `postrider endpoint enable NAME`",
         ),
+        Refused::Rejected => (
+            Exit::Failures,
+            "correct the event or the endpoint: as it is, it would be refused again; `postrider delivery show ID` shows the whole exchange",
+        ),
+        Refused::NotDelivered => (
+            Exit::Failures,
+            "it is not tried again, though it may have arrived if no answer came; send it again, without --wait to have it retried",
+        ),
+        Refused::NotTaken => (
+            Exit::Failures,
+            "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
+        ),
         Refused::EventIdTaken => (
             Exit::Failures,
             "nothing was queued; look at it with `postrider delivery show EVENT_ID`, or send it again with `postrider replay ID`",
