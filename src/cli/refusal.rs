@@ -45,6 +45,18 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Failures,
             "see why with `postrider endpoint show NAME`, then `postrider endpoint enable NAME`",
         ),
+        Refused::NotOrdered => (
+            Exit::Failures,
+            "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",
+        ),
+        Refused::NoFilter => (
+            Exit::Usage,
+            "say which ones: --endpoint, --event-type, --status, --since, --until, or --all",
+        ),
+        Refused::WrongStatus => (
+            Exit::Usage,
+            "exhausted and delivered ones can be replayed, queued and failed ones cancelled",
+        ),
         Refused::EventIdTaken => (
             Exit::Failures,
             "nothing was queued; look at it with `postrider delivery show EVENT_ID`, or send it again with `postrider replay ID`",

@@ -92,11 +92,14 @@ pub async fn run(
 
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
+    let slots = Arc::new(Semaphore::new(options.concurrency));
     let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
     let recorder = Recorder {
         queue: queue.clone(),
         worker: options.name.clone(),
+        slots: Arc::clone(&slots),
+        concurrency: options.concurrency,
         tally: Arc::clone(&tally),
         room_wanted: Arc::clone(&room_wanted),
         wake: Arc::clone(&wake),
@@ -106,7 +109,7 @@ pub async fn run(
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
 
     let mut worker = Worker {
-        slots: Arc::new(Semaphore::new(options.concurrency)),
+        slots,
         memory: Memory::default(),
         tries: TaskTracker::new(),
         cut: CancellationToken::new(),
