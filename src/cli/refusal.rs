@@ -56,6 +56,17 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
         Refused::NotTaken => (
             Exit::Failures,
             "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
+        Refused::NotOrdered => (
+            Exit::Failures,
+            "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",
+        ),
+        Refused::NoFilter => (
+            Exit::Usage,
+            "say which ones: --endpoint, --event-type, --status, --since, --until, or --all",
+        ),
+        Refused::WrongStatus => (
+            Exit::Usage,
+            "exhausted and delivered ones can be replayed, queued and failed ones cancelled",
         ),
         Refused::EventIdTaken => (
             Exit::Failures,

@@ -92,15 +92,15 @@ pub async fn run(
 
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
-    let tally = Arc::new(Tally::default());
     let slots = Arc::new(Semaphore::new(options.concurrency));
+    let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
     let recorder = Recorder {
         queue: queue.clone(),
         worker: options.name.clone(),
-        tally: Arc::clone(&tally),
         slots: Arc::clone(&slots),
         concurrency: options.concurrency,
+        tally: Arc::clone(&tally),
         room_wanted: Arc::clone(&room_wanted),
         wake: Arc::clone(&wake),
     };

@@ -46,10 +46,10 @@ pub(super) struct Tally {
 pub(super) struct Recorder {
     pub(super) queue: Queue,
     pub(super) worker: String,
-    pub(super) tally: Arc<Tally>,
-    /// The worker's, of which each try holds one until its result is written, and how many there are.
+    /// The worker's slots, and how many there are: whether a try is going on whose result could come along.
     pub(super) slots: Arc<Semaphore>,
     pub(super) concurrency: usize,
+    pub(super) tally: Arc<Tally>,
     /// Somebody waits for a lane to have room again; a written batch then rings `wake`.
     pub(super) room_wanted: Arc<AtomicBool>,
     pub(super) wake: Arc<Notify>,
@@ -91,9 +91,12 @@ impl Recorder {
         stuck.wait().await;
     }
 
-    /// Whether there are tries whose results may still join `held` of them.
+    /// Whether slots are taken for more than these results. Where one delivery waits for another, nobody would come along, and
+    /// each wait would be added to the next.
     fn others_are_under_way(&self, held: usize) -> bool {
-        self.slots.available_permits() + held < self.concurrency
+        self.concurrency
+            .saturating_sub(self.slots.available_permits())
+            > held
     }
 
     /// Writes results, and returns those whose rows are locked by somebody else. On a bad value it writes the halves of a batch, down

@@ -3,7 +3,7 @@
 /// Every CHECK refuses its nonsense by name.
 mod refusals;
 /// How the claim finds its rows, whatever the planner knows.
-mod plans;
+pub(crate) mod plans;
 
 use postrider::store::queue::STATEMENTS;
 use tokio_postgres::types::Type;

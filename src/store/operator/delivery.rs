@@ -113,6 +113,8 @@ pub struct Listed {
     pub status: String,
     /// Why it is exhausted.
     pub exhausted_reason: Option<String>,
+    /// The delivery of the same ordered endpoint that has to end first.
+    pub held_by: Option<i64>,
     /// Tries on record.
     pub attempt_count: i32,
     /// When it is due; `None` once it is finished.
@@ -306,6 +308,7 @@ fn listed(row: &Row) -> Result<Listed, Error> {
         state: row.try_get("state")?,
         status: row.try_get("status")?,
         exhausted_reason: row.try_get("exhausted_reason")?,
+        held_by: row.try_get("held_by")?,
         attempt_count: row.try_get("attempt_count")?,
         next_retry: row.try_get("next_retry")?,
         last_status_code: row.try_get("last_status_code")?,
