@@ -13,6 +13,8 @@ pub mod exit;
 pub mod listen;
 mod log;
 
+mod bulk;
+mod cancel;
 mod children;
 mod completions;
 mod delivery;
