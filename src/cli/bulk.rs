@@ -45,9 +45,8 @@ pub(super) async fn in_batches(
             Ok(some) => count += some,
             Err(error) => {
                 bar.abandon();
-                return Err(explain(error).context(format!(
-                    "{count} of {total} were {done} before it failed"
-                )));
+                return Err(explain(error)
+                    .context(format!("{count} of {total} were {done} before it failed")));
             }
         }
         bar.set_position(count.unsigned_abs());

@@ -14,6 +14,8 @@ pub mod listen;
 mod log;
 
 mod bench;
+mod bulk;
+mod cancel;
 mod children;
 mod completions;
 mod delivery;
