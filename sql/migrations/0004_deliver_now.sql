@@ -112,7 +112,7 @@ begin
     end if;
   end;
   raise exception 'deliver_now needs a transaction of its own' using errcode = 'PR009',
-    detail = 'Workers see the row only when it is committed, and here, inside a transaction block or a function, it cannot be.',
+    detail = 'Workers see a row only when it is committed, and inside a transaction block or a function it cannot be.',
     hint = 'CALL it outside begin and commit (autocommit on). Inside a transaction use postrider.send, or insert into postrider.deliveries: it goes when you commit.';
 end
 $$;
@@ -195,7 +195,7 @@ $$;
 comment on function postrider.deliver_now_look(text, text) is
   'Whether a delivery of deliver_now is finished or out of time; if not, in how many seconds to look again.';
 
-create function postrider.deliver_now_end(endpoint text, event_id text, cancelled text) returns void
+create function postrider.deliver_now_end(endpoint text, event_id text, cancelled text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '300 ms' as $$
 declare
   d record;
@@ -206,7 +206,7 @@ begin
      and r.next_retry is not null
      for no key update;
   if not found then
-    return;
+    return true;
   end if;
   if d.lease_expires_at is not null then
     -- Whoever takes over a lease puts that try on record; its own result, if one comes, replaces the row.
@@ -220,13 +220,14 @@ begin
          last_status_code = null,
          last_error = why || case when d.lease_expires_at is null then ' before a worker took it' else ' while it was in flight' end
    where r.id = d.id;
+  return true;
 exception when lock_not_available then
   -- Somebody holds the row. No worker begins a try past the deadline, and the next claim ends it.
-  return;
+  return false;
 end
 $$;
 comment on function postrider.deliver_now_end(text, text, text) is
-  'Ends a delivery of deliver_now that is still open, so that nothing can be sent any more.';
+  'Ends a delivery of deliver_now that is still open, so that nothing can be sent any more. False: its row is locked, and the deadline has to do it.';
 
 create function postrider.start_of(body bytea) returns text
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
@@ -343,12 +344,13 @@ begin
     set transaction isolation level read committed;
     exit when over or cancelled is not null;
   end loop;
-  perform postrider.deliver_now_end(deliver_now.endpoint, event_id, cancelled);
+  over := postrider.deliver_now_end(deliver_now.endpoint, event_id, cancelled);
   commit;
   set transaction isolation level read committed;
   if cancelled is not null then
     raise exception using errcode = 'query_canceled', message = cancelled,
-      hint = 'The delivery is ended and will not be tried again. A request that was under way may have arrived.';
+      hint = case when over then 'The delivery is ended and will not be tried again. A request that was under way may have arrived.'
+                  else 'Somebody holds the lock of the delivery; it may be sent until the timeout of this call is over.' end;
   end if;
   select o.status_code, o.response_body into deliver_now.status_code, deliver_now.response_body
     from postrider.deliver_now_outcome(deliver_now.endpoint, event_id) o;

@@ -56,6 +56,7 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
         Refused::NotTaken => (
             Exit::Failures,
             "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
+        ),
         Refused::NotOrdered => (
             Exit::Failures,
             "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",

@@ -379,6 +379,94 @@ async fn a_killed_caller_leaves_a_row_that_ends_at_its_deadline_unsent() {
 }
 
 #[tokio::test]
+async fn a_row_that_somebody_holds_locked_is_kept_from_being_sent_by_its_deadline() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database.endpoint("shop", &receiver.url("/")).await;
+    let (caller, holder) = (database.connect().await, database.connect().await);
+
+    let (outcome, ()) = tokio::join!(call(&caller, "shop", "{}", "1 s"), async {
+        waited_for(&database).await;
+        run_on(
+            &holder,
+            "begin; select from postrider.deliveries for update",
+        )
+        .await;
+    });
+    refused(outcome, "PR008");
+    assert_eq!(database.delivery(1).await.status, "queued");
+    run_on(&holder, "rollback").await;
+    let _worker = Worker::spawn(&database, &[]);
+
+    let delivery = database.wait_for_status(1, "exhausted").await;
+    assert_eq!(delivery.exhausted_reason.as_deref(), Some("deadline"));
+    lane_is_served(&database, "shop").await;
+    assert_eq!(bodies(&receiver), [r#"{"sentinel":1}"#]);
+}
+
+#[tokio::test]
+async fn an_endpoint_disabled_meanwhile_is_said_to_be() {
+    let database = Database::fresh().await;
+    database.endpoint("shop", "http://127.0.0.1:1/").await;
+    let caller = database.connect().await;
+
+    let (outcome, _worker) = tokio::join!(call(&caller, "shop", "{}", "30 s"), async {
+        waited_for(&database).await;
+        database.sql("select postrider.disable('shop')").await;
+        Worker::spawn(&database, &[])
+    });
+
+    refused(outcome, "PR005");
+}
+
+#[tokio::test]
+async fn the_example_of_the_readme_prints_the_answer_and_then_the_refusal() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database.endpoint("crm", &receiver.url("/")).await;
+    receiver.script([
+        Script::reply(200, &[], b"yes"),
+        Script::reply(409, &[], b"no"),
+    ]);
+    let _worker = idle_worker(&database).await;
+    let section = include_str!("../../README.md")
+        .split_once("### Wait for the answer")
+        .and_then(|(_, rest)| rest.split_once("```python\n"))
+        .and_then(|(_, rest)| rest.split_once("```"));
+    let (example, _) = section.expect("the README has it");
+    let run = async || {
+        let mut python = std::process::Command::new("python3");
+        python
+            .args(["-c", example])
+            .env("DATABASE_URL", database.url());
+        let ran = tokio::task::spawn_blocking(move || python.output()).await;
+        ran.expect("no panic").ok()
+    };
+
+    let Some(first) = run().await else {
+        return tell("no python3 here: the example was not run");
+    };
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if said(&first.stderr).contains("No module named") {
+        return tell("no psycopg here: the example was not run");
+    }
+    let second = run().await.expect("it ran before");
+
+    assert_eq!(
+        said(&first.stdout),
+        "200 b'yes'\n",
+        "{}",
+        said(&first.stderr)
+    );
+    let refusal = said(&second.stdout);
+    assert!(
+        refusal.starts_with("PR006 endpoint crm rejected it"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("status 409, body: no"), "{refusal}");
+}
+
+#[tokio::test]
 async fn fifty_callers_at_a_time_get_each_their_own_answer() {
     let database = Database::fresh().await;
     let receiver = Receiver::start().await;
@@ -413,7 +501,7 @@ async fn fifty_callers_at_a_time_get_each_their_own_answer() {
 }
 
 #[tokio::test]
-async fn a_second_of_waiting_takes_a_bounded_number_of_looks_and_claims() {
+async fn a_second_of_waiting_takes_a_bounded_number_of_looks() {
     let database = Database::fresh().await;
     database.endpoint("shop", "http://127.0.0.1:1/").await;
     let caller = database.connect().await;
