@@ -76,7 +76,7 @@ create table postrider.reports (
   p99_ms          double precision,
   endpoint        text collate "C" not null,
   buckets         smallint[] not null,
-  counts          bigint[] not null,
+  counts          integer[] not null,
   constraint reports_pkey primary key (endpoint, hour),
   constraint reports_count_each_bucket check (cardinality(buckets) = cardinality(counts))
 ) with (fillfactor = 60);
@@ -181,7 +181,7 @@ begin
      cross join unnest(r.buckets, r.counts) as h (bucket, n)
   ),
   bucket as (
-    select i.endpoint, i.hour, i.bucket::smallint as bucket, sum(i.n)::bigint as n, sum(i.tries) as tries,
+    select i.endpoint, i.hour, i.bucket::smallint as bucket, sum(i.n)::integer as n, sum(i.tries) as tries,
            sum(i.delivered) as delivered, sum(i.first_tries) as first_tries, sum(i.first_delivered) as first_delivered,
            sum(i.ended) as ended, sum(i.ended_delivered) as ended_delivered
       from item i group by i.endpoint, i.hour, i.bucket
@@ -222,7 +222,7 @@ select b.endpoint, b.hour, sum(b.tries)::bigint as tries, sum(b.delivered)::bigi
        coalesce(array_agg(b.bucket order by b.bucket) filter (where b.bucket > 0 and b.n <> 0), '{}') as buckets,
        coalesce(array_agg(b.n order by b.bucket) filter (where b.bucket > 0 and b.n <> 0), '{}') as counts
   from (
-    select i.endpoint, i.hour, i.bucket::smallint as bucket, sum(i.n)::bigint as n, sum(i.tries) as tries,
+    select i.endpoint, i.hour, i.bucket::smallint as bucket, sum(i.n)::integer as n, sum(i.tries) as tries,
            sum(i.delivered) as delivered, sum(i.first_tries) as first_tries, sum(i.first_delivered) as first_delivered,
            sum(i.ended) as ended, sum(i.ended_delivered) as ended_delivered
       from (
