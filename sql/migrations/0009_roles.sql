@@ -146,7 +146,7 @@ select r.relation, r.sees, r.writes
   ('endpoint_health',  m.endpoint, m.endpoint),
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
-  ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
+  ('deliveries',       m.endpoint, m.endpoint),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
   ('report_changes',   m.endpoint, m.endpoint)
