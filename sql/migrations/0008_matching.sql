@@ -45,7 +45,7 @@ begin
        limit replay_matching.max_rows
     )
     update postrider.deliveries r
-       set status = 'queued', exhausted_reason = null, finished_at = null, next_retry = now(),
+       set status = 'queued', exhausted_reason = null, finished_at = null, next_retry = now(), deadline = null,
            budget_from = r.attempt_count, claim_no = r.claim_no + 1
      where r.id = any (array(select c.id from chosen c));
   else
@@ -59,7 +59,8 @@ begin
        order by r.id limit replay_matching.max_rows for no key update of r skip locked
     )
     update postrider.deliveries r
-       set status = 'queued', finished_at = null, next_retry = now(), budget_from = r.attempt_count, claim_no = r.claim_no + 1
+       set status = 'queued', finished_at = null, next_retry = now(), deadline = null,
+           budget_from = r.attempt_count, claim_no = r.claim_no + 1
      where r.id = any (array(select c.id from chosen c));
   end if;
   get diagnostics replayed = row_count;

@@ -97,6 +97,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.replay', 'execute'),
   ('operator', 'function postrider.replay_matching', 'execute'),
   ('operator', 'function postrider.cancel', 'execute'),
+  ('operator', 'function postrider.cancel_matching', 'execute'),
   ('operator', 'function postrider.skip', 'execute'),
   ('operator', 'function postrider.pause', 'execute'),
   ('operator', 'function postrider.resume', 'execute'),
@@ -146,7 +147,7 @@ select r.relation, r.sees, r.writes
   ('endpoint_health',  m.endpoint, m.endpoint),
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
-  ('deliveries',       m.endpoint, m.endpoint),
+  ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
   ('report_changes',   m.endpoint, m.endpoint)
