@@ -20,7 +20,8 @@
 -- Past its deadline a delivery is ended where it would be taken. Before it, a try gets no more time than is left: who waited has gone by then.
 -- A lane may hold at most four times as many of the worker's slots as it and its like then leave free, but always one: so several
 -- endpoints may hang, whatever their caps, and there are slots for the others.
--- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
+-- The update compares with an array of one id, since only then it cannot be anything but a probe of the primary key for each row: a planner
+-- that believes in an empty table would join otherwise.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
 -- Of an ordered lane lane_in_flight names the one delivery that may go, in a snapshot newer than this statement's: what the older one
@@ -141,7 +142,7 @@ taken as (
          next_retry = case when c.ended_as is not null then null else d.next_retry end,
          finished_at = case when c.ended_as is not null then now() end
     from candidate c
-   where d.id = any (array(select n.id from candidate n)) and d.id = c.id
+   where d.id = any (array[c.id])
   returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
             (extract(epoch from least(c.timeout, c.left_over)) * 1000)::bigint + $5::bigint as lease_ms,
             floor(extract(epoch from c.left_over) * 1000)::bigint as left_ms,

@@ -62,6 +62,10 @@ const CONTENDED: Duration = Duration::from_millis(5);
 /// The shortest sleep for the next due time when the last ones came to nothing: what comes due then belongs to paused endpoints.
 const IDLE_LEAST: Duration = Duration::from_millis(50);
 
+/// Results that may wait to be written, beside as many as there are tries at a time: enough that a slot need not wait for a commit, and that a
+/// statement carries many.
+const UNWRITTEN: usize = 1000;
+
 /// Day partitions are looked after this often.
 const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
 
@@ -93,13 +97,15 @@ pub async fn run(
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
     let slots = Arc::new(Semaphore::new(options.concurrency));
+    let all_places = options.concurrency + UNWRITTEN;
+    let places = Arc::new(Semaphore::new(all_places));
     let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
     let recorder = Recorder {
         queue: queue.clone(),
         worker: options.name.clone(),
-        slots: Arc::clone(&slots),
-        concurrency: options.concurrency,
+        places: Arc::clone(&places),
+        all_places,
         tally: Arc::clone(&tally),
         room_wanted: Arc::clone(&room_wanted),
         wake: Arc::clone(&wake),
@@ -110,6 +116,8 @@ pub async fn run(
 
     let mut worker = Worker {
         slots,
+        places,
+        all_places,
         memory: Memory::default(),
         tries: TaskTracker::new(),
         cut: CancellationToken::new(),
@@ -151,8 +159,11 @@ struct Worker {
     lap: Lap,
     /// Of the present lap.
     waits: Waits,
-    /// One for each try at a time, held until its result is written.
+    /// One for each try at a time.
     slots: Arc<Semaphore>,
+    /// One for each delivery from its claim until its result is written, and how many there are.
+    places: Arc<Semaphore>,
+    all_places: usize,
     memory: Memory,
     tries: TaskTracker,
     /// Ends the tries in flight, when the grace is over.
@@ -229,7 +240,7 @@ impl Worker {
         tokio::select! {
             biased;
             () = stop.cancelled() => return None,
-            free = self.slots.acquire() => drop(free),
+            free = async { (self.places.acquire().await, self.slots.acquire().await) } => drop(free),
         }
         let worth_it = u32::try_from(self.options.concurrency / 4)
             .unwrap_or(u32::MAX)
@@ -237,7 +248,11 @@ impl Worker {
         tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it))
             .await
             .ok();
-        Some(self.slots.available_permits().clamp(1, CLAIM_BATCH))
+        let free = self
+            .slots
+            .available_permits()
+            .min(self.places.available_permits());
+        Some(free.clamp(1, CLAIM_BATCH))
     }
 
     /// How long to sleep after so many empty laps in a row.
@@ -263,7 +278,7 @@ impl Worker {
     }
 
     fn is_idle(&self) -> bool {
-        self.slots.available_permits() == self.options.concurrency
+        self.places.available_permits() == self.all_places
     }
 
     /// One claim, and a try for each delivery that it took.
@@ -337,8 +352,11 @@ impl Worker {
             ..
         } in taken
         {
-            // There is a slot for each: no more was claimed than was free, and nobody else takes one.
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+            // There is a slot and a place for each: no more was claimed than was free, and nobody else takes one.
+            let (Ok(slot), Ok(place)) = (
+                Arc::clone(&self.slots).acquire_owned().await,
+                Arc::clone(&self.places).acquire_owned().await,
+            ) else {
                 return;
             };
             let slot = Slot {
@@ -350,7 +368,7 @@ impl Worker {
                     delivery_id: delivery.id,
                     claim_no: delivery.claim_no,
                 };
-                self.reports.send(Held { report, slot }).ok();
+                self.reports.send(Held { report, place }).ok();
                 continue;
             };
             let job = Job {
@@ -367,8 +385,9 @@ impl Worker {
                 (self.client.clone(), self.cut.clone(), self.reports.clone());
             self.tries.spawn(async move {
                 let report = attempt::make(job, &client, &cut).await;
+                drop(slot);
                 // The recorder outlives every try: it ends when the last sender is gone.
-                reports.send(Held { report, slot }).ok();
+                reports.send(Held { report, place }).ok();
             });
         }
     }
