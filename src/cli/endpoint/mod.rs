@@ -139,7 +139,10 @@ async fn skip(client: &Client, args: &Skip) -> anyhow::Result<Exit> {
     match (skipped, args.delivery) {
         (Some(id), _) => println!("delivery {id}: cancelled; the next one goes on"),
         (None, Some(id)) => println!("delivery {id} is not in front; nothing was skipped"),
-        (None, None) => println!("endpoint {} has nothing to skip", harmless::line(&args.name)),
+        (None, None) => println!(
+            "endpoint {} has nothing to skip",
+            harmless::line(&args.name)
+        ),
     }
     Ok(Exit::Done)
 }
