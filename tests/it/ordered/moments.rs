@@ -316,7 +316,7 @@ async fn a_replay_and_a_cancel_at_once_are_one_after_the_other() {
     end(&one, "commit").await;
     assert!(replay.await.expect("it ends"), "it had ended by then");
     assert_eq!(states(&database).await, "queued");
-    assert_eq!(database.delivery(1).await.claim_no, 6);
+    assert_eq!(database.delivery(1).await.claim_no, 7);
     let sent = claim(&queue).await;
     deliver(&queue, &sent).await;
     assert_eq!(outcomes(&database).await, "1 delivered, 1 delivered");

@@ -434,12 +434,12 @@ async fn four_workers_look_at_a_held_line_once_in_a_poll_interval_each() {
         .map(|_| {
             Worker::spawn(
                 &database,
-                &["--poll-interval", "200ms", "--allow-network", "127.0.0.0/8"],
+                &["--poll-interval", "200ms"],
             )
         })
         .collect();
     database.wait_for_status(1, "failed").await;
-    let looks = async || database.value::<i64>("select last_value from looks").await;
+    let looks = async || database.value::<i64>("select last_value from postrider.looks").await;
     let soon = looks().await + 24;
     wait_until("the quick looks are over", looks, |n| *n >= soon, SOON).await;
 
@@ -486,7 +486,7 @@ async fn a_head_that_fails_again_and_again_costs_few_looks_for_each_try() {
 
     database.wait_for_status(all[0], "delivered").await;
 
-    let looks: i64 = database.value("select last_value from looks").await;
+    let looks: i64 = database.value("select last_value from postrider.looks").await;
     tell(&format!(
         "{looks} looks of 4 workers at a line whose head failed 60 times"
     ));
@@ -497,10 +497,10 @@ async fn a_head_that_fails_again_and_again_costs_few_looks_for_each_try() {
 async fn count_looks(database: &Database) {
     database
         .sql(
-            "create sequence looks;
+            "create sequence postrider.looks;
              do $do$ begin
                execute regexp_replace(pg_get_functiondef('postrider.lane_in_flight(text, integer, text, boolean)'::regprocedure),
-                                      '\nbegin\n', E'\nbegin\n  perform nextval(''public.looks'');\n');
+                                      '\nbegin\n', E'\nbegin\n  perform nextval(''postrider.looks'');\n');
              end $do$",
         )
         .await;
