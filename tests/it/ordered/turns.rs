@@ -168,6 +168,47 @@ async fn lower_ids_that_are_committed_late_go_next_and_never_beside_the_one_in_f
 }
 
 #[tokio::test]
+async fn c24_rows_that_a_long_transaction_commits_late_are_delivered_next_in_their_own_order() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database
+        .endpoint("line", &receiver.url("/"))
+        .set("ordered", true)
+        .await;
+    let long = database.connect().await;
+    long.batch_execute(
+        "begin; insert into postrider.deliveries (endpoint, event_type, event_id, payload)
+                values ('line', 't', 'late 1', '{}'), ('line', 't', 'late 2', '{}')",
+    )
+    .await
+    .expect("inserted");
+    let _worker = Worker::spawn(&database, &[]);
+    let early = database.insert("line", "{}").set("event_id", "early").await;
+    database.wait_for_status(early, "delivered").await;
+    let held = database
+        .insert("line", "{}")
+        .set("event_id", "held")
+        .set("next_retry", "infinity")
+        .await;
+
+    long.batch_execute("commit").await.expect("committed");
+    database.wait_for_status(2, "delivered").await;
+    database
+        .sql(&format!(
+            "update postrider.deliveries set next_retry = now() where id = {held}"
+        ))
+        .await;
+    database.wait_for_status(held, "delivered").await;
+
+    let requests = receiver.requests();
+    let order: Vec<_> = requests
+        .iter()
+        .map(|request| request.header("webhook-id").join(""))
+        .collect();
+    assert_eq!(order, ["early", "late 1", "late 2", "held"]);
+}
+
+#[tokio::test]
 async fn a_replay_keeps_its_place_and_so_goes_next() {
     let database = Database::fresh().await;
     ordered(&database).await;
@@ -431,15 +472,14 @@ async fn four_workers_look_at_a_held_line_once_in_a_poll_interval_each() {
     fill(&database, "line", 100).await;
     count_looks(&database).await;
     let _workers: Vec<_> = (0..4)
-        .map(|_| {
-            Worker::spawn(
-                &database,
-                &["--poll-interval", "200ms"],
-            )
-        })
+        .map(|_| Worker::spawn(&database, &["--poll-interval", "200ms"]))
         .collect();
     database.wait_for_status(1, "failed").await;
-    let looks = async || database.value::<i64>("select last_value from postrider.looks").await;
+    let looks = async || {
+        database
+            .value::<i64>("select last_value from postrider.looks")
+            .await
+    };
     let soon = looks().await + 24;
     wait_until("the quick looks are over", looks, |n| *n >= soon, SOON).await;
 
@@ -486,7 +526,9 @@ async fn a_head_that_fails_again_and_again_costs_few_looks_for_each_try() {
 
     database.wait_for_status(all[0], "delivered").await;
 
-    let looks: i64 = database.value("select last_value from postrider.looks").await;
+    let looks: i64 = database
+        .value("select last_value from postrider.looks")
+        .await;
     tell(&format!(
         "{looks} looks of 4 workers at a line whose head failed 60 times"
     ));
