@@ -216,3 +216,28 @@ select e.name, 1, h.next_retry
    and h.next_retry <= now() and (h.lease_expires_at is null or h.lease_expires_at <= now());
 comment on view postrider.due_now is
   'Deliveries that wait for a worker at this moment, per endpoint that is neither paused nor disabled; of an ordered endpoint only the one whose turn it is.';
+
+create or replace view postrider.endpoint_summary as
+select e.name as endpoint, e.enabled, e.paused, e.disabled_reason,
+       coalesce(o.open, 0) as open,
+       case when e.ordered then case when t.next_retry <= now() then 1 else 0 end else coalesce(o.due, 0) end as due,
+       coalesce(o.in_flight, 0) as in_flight, coalesce(o.failed, 0) as failed,
+       case when e.ordered then t.next_retry else o.oldest_due end as oldest_due,
+       h.consecutive_failures, h.failing_since, h.last_success_at
+  from postrider.endpoints e
+  left join postrider.endpoint_health h on h.endpoint = e.name
+  left join (
+    select d.endpoint, count(*) as open,
+           count(*) filter (where d.next_retry <= now() and coalesce(d.lease_expires_at <= now(), true)) as due,
+           count(*) filter (where d.lease_expires_at > now()) as in_flight,
+           count(*) filter (where d.status = 'failed') as failed,
+           min(d.next_retry) filter (where coalesce(d.lease_expires_at <= now(), true)) as oldest_due
+      from postrider.deliveries d where d.next_retry is not null group by d.endpoint
+  ) o on o.endpoint = e.name
+  left join lateral (
+    select case when coalesce(f.lease_expires_at <= now(), true) then f.next_retry end as next_retry
+      from postrider.deliveries f
+     where e.ordered and f.endpoint >= e.name and f.endpoint <= e.name and f.next_retry is not null
+     order by f.endpoint, f.id limit 1) t on true;
+comment on view postrider.endpoint_summary is
+  'Each endpoint with its open deliveries and its health. Of an ordered endpoint only the delivery whose turn it is can be due.';

@@ -47,6 +47,12 @@ async fn a_head_that_fails_holds_the_rest_and_whoever_looks_sees_it() {
     let endpoint = shown(&["endpoint", "show", "line"]);
     assert!(endpoint.contains("delivery 1: failed, due "), "{endpoint}");
     assert!(endpoint.contains("; 2 behind it"), "{endpoint}");
+    let summary: String = database
+        .value("select concat_ws(' ', open, due, failed, oldest_due > now()) from postrider.endpoint_summary")
+        .await;
+    assert_eq!(summary, "3 0 1 t");
+    let stats: Value = serde_json::from_str(&shown(&["stats", "--json"])).expect("JSON");
+    assert_eq!((&stats["due"], &stats["held"]), (&0.into(), &2.into()), "{stats}");
     let json: Value =
         serde_json::from_str(&shown(&["delivery", "show", "2", "--json"])).expect("JSON");
     assert_eq!(json["held_by"], 1);
