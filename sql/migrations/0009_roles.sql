@@ -97,6 +97,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.replay', 'execute'),
   ('operator', 'function postrider.replay_matching', 'execute'),
   ('operator', 'function postrider.cancel', 'execute'),
+  ('operator', 'function postrider.cancel_matching', 'execute'),
   ('operator', 'function postrider.skip', 'execute'),
   ('operator', 'function postrider.pause', 'execute'),
   ('operator', 'function postrider.resume', 'execute'),

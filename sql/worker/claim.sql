@@ -162,13 +162,17 @@ lost as (
    where c.lost
 ),
 served as materialized (
-  select c.endpoint, count(*) as deliveries from candidate c group by c.endpoint
+  select c.endpoint, count(*) as deliveries, max(c.claim_no) + 1 as claim_no,
+         max(case when c.ended_as is null then now() + least(c.timeout, c.left_over) + $5::bigint * interval '1 ms' end) as lease_expires_at
+    from candidate c group by c.endpoint
 ),
 spent as (
   update postrider.endpoint_health h
      set rate_tokens = coalesce(b.tokens - s.deliveries, h.rate_tokens),
          rate_filled_at = case when b.tokens is null then h.rate_filled_at else greatest(now(), h.rate_filled_at) end,
-         head = coalesce(r.head, h.head)
+         head = coalesce(r.head, h.head),
+         head_claim_no = case when r.head is null then h.head_claim_no else s.claim_no end,
+         head_until = case when r.head is null then h.head_until else s.lease_expires_at end
     from served s
     join room r on r.endpoint = s.endpoint
     left join bucket b on b.endpoint = s.endpoint
