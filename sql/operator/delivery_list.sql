@@ -6,9 +6,9 @@
 --   $5 bigint   only ids below this one; null: from the newest
 --   $6 bigint   rows at most
 -- Returns: id bigint, endpoint text, event_id text, event_type text, state text, status text, exhausted_reason text,
---   attempt_count integer, next_retry text, last_status_code integer, last_error text, created_at text,
+--   held_by bigint, attempt_count integer, next_retry text, last_status_code integer, last_error text, created_at text,
 --   finished_at text; times as RFC 3339.
-select s.id, s.endpoint, s.event_id, s.event_type, s.state, s.status, s.exhausted_reason, s.attempt_count,
+select s.id, s.endpoint, s.event_id, s.event_type, s.state, s.status, s.exhausted_reason, s.held_by, s.attempt_count,
        coalesce(to_char(s.next_retry at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), s.next_retry::text) as next_retry,
        s.last_status_code, s.last_error,
        coalesce(to_char(s.created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), s.created_at::text) as created_at,

@@ -2,11 +2,11 @@
 --   $1 bigint   id
 --   $2 integer  characters of payload and bytes of body at most; null: all
 -- Returns one row or none: id bigint, endpoint text, event_id text, event_type text, state text, status text,
---   exhausted_reason text, attempt_count integer, budget_from integer, max_retries integer, next_retry text,
+--   exhausted_reason text, held_by bigint, attempt_count integer, budget_from integer, max_retries integer, next_retry text,
 --   lease_expires_at text, leased_by text, last_status_code integer, last_error text, created_at text,
 --   finished_at text, header_names text[], content_type text, content_bytes integer, payload text, body bytea; times as
 --   RFC 3339. Header values stay in the database.
-select d.id, d.endpoint, d.event_id, d.event_type, s.state, d.status, d.exhausted_reason, d.attempt_count,
+select d.id, d.endpoint, d.event_id, d.event_type, s.state, d.status, d.exhausted_reason, s.held_by, d.attempt_count,
        d.budget_from, d.max_retries,
        coalesce(to_char(d.next_retry at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), d.next_retry::text) as next_retry,
        coalesce(to_char(d.lease_expires_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), d.lease_expires_at::text) as lease_expires_at,

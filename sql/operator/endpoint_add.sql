@@ -13,10 +13,11 @@
 --   $12 text[]           event types that publish fans out to it; null: all
 --   $13 text             tenant; null: none
 --   $14 text             jsonpath filter of publish; null: none
+--   $15 boolean          one after another, in the order of ids
 -- Returns one row: name text. The literals repeat the table's defaults, which a statement cannot name.
 insert into postrider.endpoints (
   name, url, retry_policy, max_retries, timeout, max_in_flight, rate_limit, headers,
-  signature_scheme, signature_header, method, event_types, tenant, filter
+  signature_scheme, signature_header, method, event_types, tenant, filter, ordered
 ) values (
   coalesce($1::text, 'ep_' || replace(gen_random_uuid()::text, '-', '')),
   $2::text,
@@ -31,6 +32,7 @@ insert into postrider.endpoints (
   coalesce($11::text, 'POST'),
   $12::text[],
   $13::text,
-  $14::text::jsonpath
+  $14::text::jsonpath,
+  $15::boolean
 )
 returning name;

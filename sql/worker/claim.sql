@@ -13,14 +13,18 @@
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
 -- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
 -- (a lane waits for tries of it to end), heavy (payloads were left behind that did not fit $8), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
--- taken: the rest; lost_spent true means that the row was ended as lost, not claimed.
+-- taken: the rest; ended_as means that the row was ended (lost or deadline), not claimed; left_ms is what is left until its deadline,
+-- NULL when that is beyond its lease anyway.
 --
 -- Every step reads an index in its own order and stops early, so that the cost is the batch's, whatever stands behind it.
+-- Past its deadline a delivery is ended where it would be taken. Before it, a try gets no more time than is left: who waited has gone by then.
 -- A lane may hold at most four times as many of the worker's slots as it and its like then leave free, but always one: so several
 -- endpoints may hang, whatever their caps, and there are slots for the others.
 -- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
+-- Of an ordered lane lane_in_flight names the one delivery that may go, in a snapshot newer than this statement's: what the older one
+-- shows as first may have been overtaken. What this statement cannot see or lock yet is left for the next look.
 with recursive walk (endpoint, first_due, hop) as (
   (select d.endpoint, d.next_retry, 1
      from postrider.deliveries d
@@ -39,7 +43,8 @@ with recursive walk (endpoint, first_due, hop) as (
    where w.hop < $2::integer
 ),
 passed as materialized (
-  select w.endpoint, w.first_due, e.enabled, e.paused, e.revision, e.timeout, e.max_in_flight, e.rate_limit,
+  select w.endpoint, w.first_due, e.enabled, e.paused, e.revision, e.timeout, e.rate_limit, e.ordered,
+         case when e.ordered then 1 else e.max_in_flight end as max_in_flight,
          coalesce(e.max_retries, p.max_retries) as max_retries, h.circuit_open_until
     from walk w
     join postrider.endpoints e on e.name = w.endpoint
@@ -65,7 +70,7 @@ share as materialized (
   select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota, count(*) as lanes from lane
 ),
 room as materialized (
-  select l.endpoint, l.revision, l.timeout, l.max_retries,
+  select l.endpoint, l.revision, l.timeout, l.max_retries, l.ordered, f.head, f.held_until,
          f.in_flight is null as contended,
          case when f.in_flight is null then 0
               else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota),
@@ -74,27 +79,46 @@ room as materialized (
     from lane l
    cross join share s
     left join bucket b on b.endpoint = l.endpoint
-   cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text) f
+   cross join lateral postrider.lane_in_flight(l.endpoint, l.max_in_flight, $4::text, l.ordered) f
    where l.rate_limit is null or b.tokens >= 1
+),
+turn as materialized (
+  select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by, d.endpoint, d.deadline,
+         coalesce(pg_column_size(d.payload), pg_column_size(d.body),
+                  (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
+    from room r
+    join postrider.endpoint_health h on h.endpoint = r.endpoint
+    join postrider.deliveries d on d.id = r.head
+   where r.free > 0 and d.next_retry is not null and d.next_retry <= now()
+     and (d.lease_expires_at is null or d.lease_expires_at <= now())
+     for no key update of h, d skip locked
 ),
 due as materialized (
   select c.id, c.claim_no, c.attempt_count, c.lease_expires_at, c.leased_by, r.endpoint, r.revision, r.timeout,
+         case when c.deadline > now() and c.deadline < now() + r.timeout + $5::bigint * interval '1 ms' then c.deadline - now() end as left_over,
          coalesce(c.max_retries, r.max_retries) as max_retries,
          c.lease_expires_at is not null as lost,
-         c.lease_expires_at is not null
-           and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) as lost_spent,
+         case when c.lease_expires_at is not null
+                   and c.attempt_count + 1 - c.budget_from > coalesce(c.max_retries, r.max_retries) then 'lost'
+              when c.deadline <= now() then 'deadline' end as ended_as,
          greatest(0, c.bytes - 16384) as heavy_bytes
     from room r
    cross join lateral (
-      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by,
+      select u.id, u.claim_no, u.attempt_count, u.budget_from, u.max_retries, u.lease_expires_at, u.leased_by, u.deadline, u.bytes
+        from (
+      select d.id, d.claim_no, d.attempt_count, d.budget_from, d.max_retries, d.lease_expires_at, d.leased_by, d.deadline,
              coalesce(pg_column_size(d.payload), pg_column_size(d.body),
                       (select pg_column_size(v.payload) from postrider.events v where v.id = d.event), 0) as bytes
         from postrider.deliveries d
        where d.endpoint = r.endpoint and d.next_retry is not null and d.next_retry <= now()
          and (d.lease_expires_at is null or d.lease_expires_at <= now())
        order by d.next_retry, d.id
-       limit greatest(0, r.free)
-         for no key update skip locked) c
+       limit case when r.ordered then 0 else greatest(0, r.free) end
+         for no key update skip locked) u
+      union all
+      select t.id, t.claim_no, t.attempt_count, t.budget_from, t.max_retries, t.lease_expires_at, t.leased_by, t.deadline, t.bytes
+        from turn t
+       where t.endpoint = r.endpoint) c
    limit $3::integer
 ),
 weighed as materialized (
@@ -108,21 +132,23 @@ taken as (
      set claim_no = d.claim_no + 1,
          attempt_count = d.attempt_count + case when c.lost then 1 else 0 end,
          last_status_code = case when c.lost then null else d.last_status_code end,
-         last_error = case when c.lost then 'the worker never reported this try' else d.last_error end,
-         lease_expires_at = case when c.lost_spent then null else now() + c.timeout + $5::bigint * interval '1 ms' end,
-         leased_by = case when c.lost_spent then null else $4::text end,
-         status = case when c.lost_spent then 'exhausted' else d.status end,
-         exhausted_reason = case when c.lost_spent then 'lost' end,
-         next_retry = case when c.lost_spent then null else d.next_retry end,
-         finished_at = case when c.lost_spent then now() end
+         last_error = case when c.lost then 'the worker never reported this try'
+                           when c.ended_as = 'deadline' then 'the deadline passed before a worker took it' else d.last_error end,
+         lease_expires_at = case when c.ended_as is not null then null else now() + least(c.timeout, c.left_over) + $5::bigint * interval '1 ms' end,
+         leased_by = case when c.ended_as is not null then null else $4::text end,
+         status = case when c.ended_as is not null then 'exhausted' else d.status end,
+         exhausted_reason = c.ended_as,
+         next_retry = case when c.ended_as is not null then null else d.next_retry end,
+         finished_at = case when c.ended_as is not null then now() end
     from candidate c
    where d.id = any (array(select n.id from candidate n)) and d.id = c.id
   returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
-            (extract(epoch from c.timeout) * 1000)::bigint + $5::bigint as lease_ms,
-            c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.lost_spent,
-            case when c.lost_spent then null
+            (extract(epoch from least(c.timeout, c.left_over)) * 1000)::bigint + $5::bigint as lease_ms,
+            floor(extract(epoch from c.left_over) * 1000)::bigint as left_ms,
+            c.max_retries, d.event_id, d.event_type, d.content_type, d.headers::text as headers, c.ended_as,
+            case when c.ended_as is not null then null
                  else coalesce(d.payload::text, (select v.payload::text from postrider.events v where v.id = d.event)) end as payload,
-            case when c.lost_spent then null else d.body end as body
+            case when c.ended_as is not null then null else d.body end as body
 ),
 lost as (
   insert into postrider.attempts
@@ -130,16 +156,22 @@ lost as (
   select greatest(c.lease_expires_at - c.timeout - $5::bigint * interval '1 ms', now() - interval '1 day'),
          c.id, c.claim_no, c.attempt_count + 1, c.endpoint, 'lost', 'lost',
          'the worker never reported: killed, stopped or cut off', c.leased_by,
-         case when c.lost_spent then null else now() end
+         case when c.ended_as is not null then null else now() end
     from candidate c
    where c.lost
 ),
+served as materialized (
+  select c.endpoint, count(*) as deliveries from candidate c group by c.endpoint
+),
 spent as (
   update postrider.endpoint_health h
-     set rate_tokens = b.tokens - (select count(*) from candidate c where c.endpoint = b.endpoint),
-         rate_filled_at = greatest(now(), h.rate_filled_at)
-    from bucket b
-   where h.endpoint = b.endpoint and exists (select from candidate c where c.endpoint = b.endpoint)
+     set rate_tokens = coalesce(b.tokens - s.deliveries, h.rate_tokens),
+         rate_filled_at = case when b.tokens is null then h.rate_filled_at else greatest(now(), h.rate_filled_at) end,
+         head = coalesce(r.head, h.head)
+    from served s
+    join room r on r.endpoint = s.endpoint
+    left join bucket b on b.endpoint = s.endpoint
+   where h.endpoint = s.endpoint and (r.head is not null or b.tokens is not null)
 ),
 seen as (
   update postrider.workers w
@@ -163,14 +195,16 @@ select m.walk_end, m.hops, now() as claimed_at,
                    (select min(s.circuit_open_until) from passed s
                      where s.circuit_open_until > now() and s.circuit_open_until < 'infinity'),
                    (select min(now() + least((1 - b.tokens) / l.rate_limit, 86400) * interval '1 s')
-                      from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1)
+                      from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1),
+                   (select min(r.held_until) from room r where r.held_until < 'infinity')
                  ) - now()) * 1000)::bigint end as wake_ms,
        array(select s.endpoint from passed s where not s.enabled) as disabled,
        exists (select from bucket b where b.tokens < 1) as rationed,
-       exists (select from room r where r.free <= 0 and not r.contended) as capped,
+       exists (select from room r
+                where not r.contended and (r.free <= 0 or r.head is not null and not exists (select from due u where u.id = r.head))) as capped,
        exists (select from room r where r.contended) as contended,
        (select count(*) from due) > (select count(*) from candidate) as heavy,
-       t.id, t.endpoint, t.revision, t.lease_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
-       t.event_type, t.content_type, t.headers, t.lost_spent, t.payload, t.body
+       t.id, t.endpoint, t.revision, t.lease_ms, t.left_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
+       t.event_type, t.content_type, t.headers, t.ended_as, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m
   left join taken t on true

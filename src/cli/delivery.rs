@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::connection::ConnectArgs;
 use super::output::{self, cell};
-use super::refusal::{self, Words, no_such_endpoint};
-use super::{Exit, Failure};
+use super::refusal::no_such_endpoint;
+use super::{Exit, Failure, cancel};
 use crate::harmless;
 use crate::store::connect::Client;
 use crate::store::operator::delivery::{self, Attempt, Delivery, Filter, Listed};
@@ -52,11 +52,7 @@ enum Action {
     /// Show one delivery with what it carries and every try
     Show(ShowArgs),
     /// End open deliveries; a try that is in flight cannot be called back
-    Cancel {
-        /// Ids of deliveries
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<i64>,
-    },
+    Cancel(Box<cancel::Args>),
 }
 
 #[derive(clap::Args, Debug)]
@@ -108,13 +104,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.action {
         Action::List(list) => run_list(&client, list).await,
         Action::Show(show) => run_show(&client, &show).await,
-        Action::Cancel { ids } => {
-            let words = Words {
-                done: "cancelled",
-                nothing_to_do: "was cancelled before",
-            };
-            refusal::each(&ids, &words, async |id| delivery::cancel(&client, id).await).await
-        }
+        Action::Cancel(cancel) => cancel::run(&client, *cancel).await,
     }
 }
 
@@ -155,9 +145,10 @@ async fn run_list(client: &Client, args: ListArgs) -> anyhow::Result<Exit> {
 }
 
 fn line(listed: &Listed) -> Vec<String> {
-    let state = match &listed.exhausted_reason {
-        Some(reason) => format!("{}: {reason}", listed.state),
-        None => listed.state.clone(),
+    let state = match (&listed.exhausted_reason, listed.held_by) {
+        (Some(reason), _) => format!("{}: {reason}", listed.state),
+        (None, Some(head)) => format!("{} by {head}", listed.state),
+        (None, None) => listed.state.clone(),
     };
     vec![
         listed.id.to_string(),
@@ -251,6 +242,10 @@ fn properties(delivery: &Delivery) -> Vec<(&'static str, Option<String>)> {
         ("state", Some(summary.state.clone())),
         ("status", Some(summary.status.clone())),
         ("reason", summary.exhausted_reason.clone()),
+        (
+            "held by delivery",
+            summary.held_by.map(|head| head.to_string()),
+        ),
         ("tries", Some(summary.attempt_count.to_string())),
         (
             "max retries",
@@ -292,7 +287,7 @@ fn print_content(delivery: &Delivery) {
 }
 
 /// Text where it is text, base64 where it is not.
-fn bytes_as_text(bytes: &[u8]) -> String {
+pub(super) fn bytes_as_text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => harmless::paragraph(text),
         Err(_) => format!("base64: {}", STANDARD.encode(bytes)),

@@ -160,7 +160,7 @@ fn judge_store(error: &store::Error) -> (Exit, &'static str) {
         ),
         E::NotPermitted { .. } => (
             Exit::NotPermitted,
-            "connect as a role that may do this (the owner of the schema `postrider`), or have it granted",
+            "let the owner of the schema `postrider` call postrider.grant_operator('your role') (grant_worker for workers, grant_producer to queue only), or connect as the owner",
         ),
         E::Settings { .. } => (
             Exit::Usage,

@@ -13,12 +13,16 @@ pub mod exit;
 pub mod listen;
 mod log;
 
+mod bench;
+mod bulk;
+mod cancel;
 mod children;
 mod completions;
 mod delivery;
 mod demo;
 mod dev;
 mod endpoint;
+mod files;
 mod man;
 mod migrate;
 mod output;
@@ -92,6 +96,11 @@ enum Command {
     Sign(sign::Args),
     /// Check the signature of a request that was received
     Verify(verify::Args),
+    /// Measure how fast it is here, beside what this machine could do at most
+    Bench(bench::Args),
+    /// A process of a benchmark
+    #[command(hide = true)]
+    BenchPart(bench::PartArgs),
     /// Print a completion script for your shell
     Completions(completions::Args),
     /// Print the manual page
@@ -115,6 +124,8 @@ impl Command {
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,
+            Self::Bench(args) => bench::run(args).await,
+            Self::BenchPart(args) => bench::run_part(args).await,
             Self::Completions(args) => completions::run(args).await,
             Self::Man(args) => man::run(args).await,
         }

@@ -71,6 +71,16 @@ pub(super) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String
     }
 }
 
+/// Characters in a line: the terminal's, or 80 where there is none that says how many it has.
+pub(super) fn line_width() -> usize {
+    let width = Table::new().width().map_or(0, usize::from);
+    if std::io::stdout().is_terminal() && width > 0 {
+        width
+    } else {
+        80
+    }
+}
+
 /// Prints one thing, a line for each of its properties. Those that are not there are left out.
 pub(super) fn details(properties: &[(&str, Option<String>)]) {
     let width = properties

@@ -34,10 +34,19 @@ impl ServerArgs {
 
 /// Starts a server and waits until it takes connections.
 pub(super) async fn start(data: Data, binaries: Binaries) -> anyhow::Result<Cluster> {
+    start_with(data, binaries, Vec::new()).await
+}
+
+/// Starts a server with settings of its own, such as `("fsync", "on")`.
+pub(super) async fn start_with(
+    data: Data,
+    binaries: Binaries,
+    settings: Vec<(String, String)>,
+) -> anyhow::Result<Cluster> {
     let options = Options {
         data,
         binaries: Some(binaries),
-        settings: Vec::new(),
+        settings,
     };
     tokio::task::spawn_blocking(|| Cluster::start(options))
         .await?

@@ -45,6 +45,30 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Failures,
             "see why with `postrider endpoint show NAME`, then `postrider endpoint enable NAME`",
         ),
+        Refused::Rejected => (
+            Exit::Failures,
+            "correct the event or the endpoint: as it is, it would be refused again; `postrider delivery show ID` shows the whole exchange",
+        ),
+        Refused::NotDelivered => (
+            Exit::Failures,
+            "it is not tried again, though it may have arrived if no answer came; send it again, without --wait to have it retried",
+        ),
+        Refused::NotTaken => (
+            Exit::Failures,
+            "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
+        ),
+        Refused::NotOrdered => (
+            Exit::Failures,
+            "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",
+        ),
+        Refused::NoFilter => (
+            Exit::Usage,
+            "say which ones: --endpoint, --event-type, --status, --since, --until, or --all",
+        ),
+        Refused::WrongStatus => (
+            Exit::Usage,
+            "exhausted and delivered ones can be replayed, queued and failed ones cancelled",
+        ),
         Refused::EventIdTaken => (
             Exit::Failures,
             "nothing was queued; look at it with `postrider delivery show EVENT_ID`, or send it again with `postrider replay ID`",

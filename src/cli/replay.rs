@@ -5,20 +5,14 @@
     reason = "counts, a question, and what was done"
 )]
 
-use std::io::{self, IsTerminal as _, Write as _};
-
 use clap::builder::PossibleValuesParser;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::connection::ConnectArgs;
 use super::refusal::{self, Words, explain, no_such_endpoint};
-use super::{Exit, Failure, delivery, value};
+use super::{Exit, Failure, bulk, delivery, value};
 use crate::store::connect::Client;
 use crate::store::operator::endpoint;
 use crate::store::operator::replay::{self, Filter, Selection, When};
-
-/// Rows per statement: locks are short, and there is something to show in between.
-const BATCH: i32 = 1000;
 
 #[derive(clap::Args, Debug)]
 #[command(group(
@@ -74,11 +68,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     if total == 0 || args.dry_run {
         return Ok(Exit::Done);
     }
-    if !args.yes && !confirmed()? {
+    if !args.yes && !bulk::confirmed("Send them again?", "replay")? {
         println!("nothing was replayed");
         return Ok(Exit::Done);
     }
-    let replayed = in_batches(&client, &selection, total).await?;
+    let replayed = bulk::in_batches(total, "queued again", async |most| {
+        replay::batch(&client, &selection, most).await
+    })
+    .await?;
     println!("{replayed} queued again");
     if replayed == total {
         return Ok(Exit::Done);
@@ -126,41 +123,4 @@ fn announce(selection: &Selection, total: i64) {
             selection.at_disabled
         );
     }
-}
-
-/// Asks on a terminal. A script has to say so beforehand.
-fn confirmed() -> anyhow::Result<bool> {
-    if !io::stdin().is_terminal() {
-        let hint = "add --yes to replay them, or --dry-run to count only";
-        return Err(Failure::usage("nobody is there to ask whether to replay them", hint).into());
-    }
-    eprint!("Send them again? [y/N] ");
-    io::stderr().flush()?;
-    let mut answer = String::new();
-    io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-async fn in_batches(client: &Client, selection: &Selection, total: i64) -> anyhow::Result<i64> {
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len}, {eta} left")
-        .expect("a fixed template");
-    // Draws on stderr, and only when that is a terminal.
-    let bar = ProgressBar::new(total.unsigned_abs()).with_style(style);
-    let mut replayed = 0;
-    while replayed < total {
-        let most = i32::try_from(total - replayed).unwrap_or(BATCH).min(BATCH);
-        match replay::batch(client, selection, most).await {
-            Ok(0) => break,
-            Ok(some) => replayed += some,
-            Err(error) => {
-                bar.abandon();
-                return Err(explain(error).context(format!(
-                    "{replayed} of {total} were queued again before it failed"
-                )));
-            }
-        }
-        bar.set_position(replayed.unsigned_abs());
-    }
-    bar.finish_and_clear();
-    Ok(replayed)
 }

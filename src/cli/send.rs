@@ -1,4 +1,4 @@
-//! `postrider send`: an event put into the outbox by hand.
+//! `postrider send`: an event put into the outbox by hand, or delivered at once.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -10,10 +10,14 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::connection::ConnectArgs;
+use super::delivery::bytes_as_text;
 use super::refusal::explain;
 use super::{Exit, Failure, output, value};
 use crate::harmless;
 use crate::store::operator::delivery::{self, Content, Due, NewDelivery, Queued};
+
+/// How long --wait waits, in seconds, unless it is told.
+const PATIENCE: f64 = 10.0;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("content").required(true).args(["payload", "file", "body"])))]
@@ -52,6 +56,12 @@ pub(super) struct Args {
     /// Extra header of this delivery; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
+    /// Deliver it at once, one try, and print what the receiver answers
+    #[arg(long, conflicts_with_all = ["body", "event_id", "when", "max_retries", "headers"])]
+    wait: bool,
+    /// With --wait: how long the answer may take, at most 1h [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = value::seconds, requires = "wait")]
+    timeout: Option<f64>,
     #[command(flatten)]
     format: output::Format,
 }
@@ -67,6 +77,9 @@ impl std::fmt::Debug for Args {
 
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (connect, format) = (args.connect.clone(), args.format);
+    if args.wait {
+        return deliver_now(args).await;
+    }
     let new = understand(args)?;
     let client = connect.client().await?;
     let queued = delivery::send(&client, &new).await.map_err(explain)?;
@@ -80,6 +93,37 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         );
     }
     say_what_keeps_it_waiting(&new.endpoint, &queued);
+    Ok(Exit::Done)
+}
+
+async fn deliver_now(args: Args) -> anyhow::Result<Exit> {
+    let (connect, format) = (args.connect.clone(), args.format);
+    let seconds = args.timeout.unwrap_or(PATIENCE);
+    let NewDelivery {
+        endpoint,
+        event_type,
+        content,
+        ..
+    } = understand(args)?;
+    let Content::Json(payload) = content else {
+        return Err(Failure::usage(
+            "--wait sends JSON only",
+            "give the payload as JSON text, or leave --wait out",
+        )
+        .into());
+    };
+    let client = connect.client().await?;
+    let answer = delivery::deliver_now(&client, &endpoint, &event_type, &payload, seconds)
+        .await
+        .map_err(explain)?;
+    if format.json {
+        output::json(&answer)?;
+        return Ok(Exit::Done);
+    }
+    println!("delivered, status {}", output::cell(answer.status_code));
+    if let Some(body) = answer.response_body.filter(|body| !body.is_empty()) {
+        println!("{}", bytes_as_text(&body));
+    }
     Ok(Exit::Done)
 }
 

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::ConnectArgs;
+use super::files;
 use super::{Exit, Failure, value};
 use crate::outbound::{self, Client, Guard};
 use crate::store::connect::Connector;
@@ -53,8 +54,10 @@ pub(super) struct OutboundArgs {
 }
 
 impl OutboundArgs {
-    fn client(&self) -> anyhow::Result<Client> {
+    /// A client that keeps a connection for each of `tries` at a time.
+    fn client(&self, tries: usize) -> anyhow::Result<Client> {
         let options = outbound::Options {
+            idle_per_host: tries,
             guard: Guard {
                 allowed: self.allow_network.clone(),
             },
@@ -107,8 +110,16 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let stop = stop_on_signal()?;
-    let options = options(&args)?;
-    let client = args.outbound.client()?;
+    let mut options = options(&args)?;
+    if let Some(allowed) = files::tries_allowed().filter(|&allowed| allowed < options.concurrency) {
+        tracing::warn!(
+            concurrency = options.concurrency,
+            allowed,
+            "this process may not open enough files for --concurrency and goes on with fewer tries at a time: raise `ulimit -n`"
+        );
+        options.concurrency = allowed;
+    }
+    let client = args.outbound.client(options.concurrency)?;
     let connector = args.connect.connector()?;
     check_schema(&connector).await?;
     if options.waking == Waking::Poll {

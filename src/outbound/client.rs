@@ -28,9 +28,6 @@ use super::{Forbidden, Guard, Lookup, Request, SystemLookup, SystemRoots};
 /// Longer budgets are cut to this; it keeps the arithmetic on instants from overflowing.
 const LONGEST_TRY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Sockets kept open to one receiver while nothing is sent.
-const IDLE_PER_HOST: usize = 16;
-
 /// Response headers past this number are a protocol failure. Their size is bounded by hyper, at about 400 KB.
 const MOST_HEADERS: usize = 512;
 
@@ -48,6 +45,9 @@ pub struct Options {
     /// How long an unused connection stays open. Below the 5 s after which common servers close theirs, so that
     /// requests seldom meet a connection that is just being closed.
     pub idle_timeout: Duration,
+    /// Connections kept open to one receiver while nothing is sent over them. As many as tries at a time: with fewer, a busy
+    /// receiver's connections are made anew for most tries.
+    pub idle_per_host: usize,
     /// Who resolves names.
     pub lookup: Arc<dyn Lookup>,
 }
@@ -60,6 +60,7 @@ impl Default for Options {
             ca_files: Vec::new(),
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(4),
+            idle_per_host: 256,
             lookup: Arc::new(SystemLookup),
         }
     }
@@ -133,7 +134,7 @@ impl Client {
             .referer(false)
             .connect_timeout(options.connect_timeout)
             .pool_idle_timeout(options.idle_timeout)
-            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .pool_max_idle_per_host(options.idle_per_host)
             .tcp_nodelay(true)
             .http1_max_headers(MOST_HEADERS)
             // A slip in a header must not turn a receiver's 200 into a failure that is tried again.

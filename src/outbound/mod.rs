@@ -5,6 +5,7 @@
 
 mod client;
 mod failure;
+mod flood;
 mod guard;
 mod headers;
 mod request;
@@ -13,6 +14,7 @@ mod target;
 mod tls;
 
 pub use client::{Client, ClientError, Options};
+pub use flood::{Flood, flood};
 pub use guard::{Forbidden, Guard};
 pub use request::{Request, Unbuildable, build};
 pub use resolver::{Looking, Lookup, SystemLookup};

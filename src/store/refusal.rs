@@ -1,6 +1,6 @@
 //! What the schema refused to do, sorted by what a person would do about it.
 //!
-//! Owns the reading of SQLSTATEs and constraint names: the schema's own PR001 to PR005, and the rules of its tables.
+//! Owns the reading of SQLSTATEs and constraint names: the schema's own PR001 to PR017, and the rules of its tables.
 
 use tokio_postgres::error::DbError;
 
@@ -30,6 +30,18 @@ pub enum Refused {
     NoSuchEndpoint,
     /// PR005: the endpoint takes nothing.
     EndpointDisabled,
+    /// PR006: waited for, and refused for good.
+    Rejected,
+    /// PR007: waited for, and failed or not answered.
+    NotDelivered,
+    /// PR008: waited for, and not even begun.
+    NotTaken,
+    /// PR015: its deliveries do not wait for each other.
+    NotOrdered,
+    /// PR016: nothing says which deliveries are meant.
+    NoFilter,
+    /// PR017: deliveries with this status cannot be replayed, or cancelled.
+    WrongStatus,
     /// The endpoint had a delivery with this event id before.
     EventIdTaken,
     /// An endpoint has this name already.
@@ -95,6 +107,12 @@ fn kind(said: &DbError) -> Option<Refused> {
         ("PR003", _) => Refused::Finished,
         ("PR004", _) | ("23503", Some("deliveries_endpoint_exists")) => Refused::NoSuchEndpoint,
         ("PR005", _) => Refused::EndpointDisabled,
+        ("PR006", _) => Refused::Rejected,
+        ("PR007", _) => Refused::NotDelivered,
+        ("PR008", _) => Refused::NotTaken,
+        ("PR015", _) => Refused::NotOrdered,
+        ("PR016", _) => Refused::NoFilter,
+        ("PR017", _) => Refused::WrongStatus,
         ("23505", Some("deliveries_event_id_is_unique_per_endpoint")) => Refused::EventIdTaken,
         ("23505", Some("endpoints_pkey")) => Refused::NameTaken,
         ("23503", Some("endpoints_retry_policy_fkey")) => Refused::NoSuchPolicy,

@@ -27,6 +27,12 @@ impl Moment {
         Self(Duration::new(seconds, nanos))
     }
 
+    /// The moment that was so long ago.
+    #[cfg(test)]
+    pub(super) fn ago(age: Duration) -> Self {
+        Self(Self::now().0.saturating_sub(age))
+    }
+
     /// Time since this moment.
     #[must_use]
     pub(super) fn elapsed(self) -> Duration {

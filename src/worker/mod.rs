@@ -92,11 +92,14 @@ pub async fn run(
 
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
+    let slots = Arc::new(Semaphore::new(options.concurrency));
     let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
     let recorder = Recorder {
         queue: queue.clone(),
         worker: options.name.clone(),
+        slots: Arc::clone(&slots),
+        concurrency: options.concurrency,
         tally: Arc::clone(&tally),
         room_wanted: Arc::clone(&room_wanted),
         wake: Arc::clone(&wake),
@@ -106,7 +109,7 @@ pub async fn run(
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
 
     let mut worker = Worker {
-        slots: Arc::new(Semaphore::new(options.concurrency)),
+        slots,
         memory: Memory::default(),
         tries: TaskTracker::new(),
         cut: CancellationToken::new(),
@@ -285,19 +288,15 @@ impl Worker {
                 bytes: self.memory.left(),
             })
             .await?;
-        if claim.taken.len() + claim.lost.len() > room {
+        if claim.taken.len() + claim.ended.len() > room {
             tracing::error!(
                 asked = room,
                 got = claim.taken.len(),
                 "a claim took more deliveries than it was asked for"
             );
         }
-        for delivery in &claim.lost {
-            tracing::warn!(
-                delivery,
-                reason = "lost",
-                "exhausted, will not be tried again"
-            );
+        for (delivery, reason) in &claim.ended {
+            tracing::warn!(delivery, reason, "exhausted, will not be tried again");
         }
         let step = self.lap.advance(&walk(&claim, room));
         self.waits = self.waits.and(Waits {
@@ -332,7 +331,10 @@ impl Worker {
             tracing::warn!(error = %chain(&error), "cannot read endpoints: what was claimed is given back");
         }
         for Taken {
-            delivery, lease, ..
+            delivery,
+            lease,
+            left,
+            ..
         } in taken
         {
             // There is a slot for each: no more was claimed than was free, and nobody else takes one.
@@ -358,6 +360,7 @@ impl Worker {
                     length: lease,
                     reserve: self.options.lease_margin / 4,
                     claimed,
+                    left,
                 },
             };
             let (client, cut, reports) =
@@ -437,7 +440,7 @@ fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
         end: claim.walk_end.as_deref(),
         hops: claim.hops,
         lanes: LANES,
-        taken: claim.taken.len() + claim.lost.len(),
+        taken: claim.taken.len() + claim.ended.len(),
         last_served: claim
             .taken
             .iter()

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
@@ -46,6 +46,9 @@ pub(super) struct Tally {
 pub(super) struct Recorder {
     pub(super) queue: Queue,
     pub(super) worker: String,
+    /// The worker's slots, and how many there are: whether a try is going on whose result could come along.
+    pub(super) slots: Arc<Semaphore>,
+    pub(super) concurrency: usize,
     pub(super) tally: Arc<Tally>,
     /// Somebody waits for a lane to have room again; a written batch then rings `wake`.
     pub(super) room_wanted: Arc<AtomicBool>,
@@ -61,7 +64,7 @@ impl Recorder {
         let stuck = TaskTracker::new();
         let mut held = Vec::with_capacity(BATCH);
         while inbox.recv_many(&mut held, BATCH).await > 0 {
-            if held.len() < BATCH {
+            if held.len() < BATCH && self.others_are_under_way(held.len()) {
                 gather(&mut inbox, &mut held).await;
             }
             let mut results = Vec::with_capacity(held.len());
@@ -86,6 +89,14 @@ impl Recorder {
         }
         stuck.close();
         stuck.wait().await;
+    }
+
+    /// Whether slots are taken for more than these results. Where one delivery waits for another, nobody would come along, and
+    /// each wait would be added to the next.
+    fn others_are_under_way(&self, held: usize) -> bool {
+        self.concurrency
+            .saturating_sub(self.slots.available_permits())
+            > held
     }
 
     /// Writes results, and returns those whose rows are locked by somebody else. On a bad value it writes the halves of a batch, down

@@ -3,7 +3,7 @@
 /// Every CHECK refuses its nonsense by name.
 mod refusals;
 /// How the claim finds its rows, whatever the planner knows.
-mod plans;
+pub(crate) mod plans;
 
 use postrider::store::queue::STATEMENTS;
 use tokio_postgres::types::Type;
@@ -99,6 +99,8 @@ async fn every_function_pins_its_search_path() {
         .value(
             "select coalesce(array_agg(p.oid::regprocedure::text), '{}') from pg_proc p
               where p.pronamespace = 'postrider'::regnamespace
+                -- With a setting of its own it could not commit; deliver_now::calling tries it with a path that is a trap.
+                and p.proname <> 'deliver_now'
                 and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)",
         )
         .await;

@@ -85,13 +85,13 @@ impl Story<'_> {
         let rate = self
             .run(
                 "select endpoint, first_tries as events, first_try_delivered as at_once,\n       \
-                 eventually_delivered as by_now, tries, success_percent, p95_ms::int\n  \
+                 finished_delivered as in_the_end, tries, success_percent, p95_ms::int\n  \
                  from postrider.success_rate;",
             )
             .await?;
         self.screen.table(&rate);
         let all = self
-            .ask("select sum(first_tries) = sum(eventually_delivered) and sum(first_tries) = (select count(*) from postrider.deliveries) from postrider.success_rate")
+            .ask("select sum(first_tries) = sum(finished_delivered) and sum(first_tries) = (select count(*) from postrider.deliveries) from postrider.success_rate")
             .await?;
         ensure!(
             all.value() == Some("t"),

@@ -10,7 +10,7 @@ use crate::cli::connection::ConnectArgs;
 use crate::cli::refusal::explain;
 use crate::cli::{Exit, Failure, output, value};
 use crate::outbound::{Forbidden, Guard};
-use crate::store::operator::endpoint::{self, NewEndpoint};
+use crate::store::operator::endpoint::{self, NewEndpoint, Order};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -38,6 +38,9 @@ pub(super) struct Args {
     /// Requests per second, over all workers [default: no limit]
     #[arg(long, value_name = "N")]
     rate_limit: Option<f64>,
+    /// One after another in the order of their ids; one that fails holds the rest
+    #[arg(long)]
+    ordered: bool,
     /// Header sent with every delivery; may be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -113,6 +116,11 @@ fn understand(args: Args) -> anyhow::Result<NewEndpoint> {
         event_types: args.event_types,
         tenant: args.tenant,
         filter: args.filter,
+        order: if args.ordered {
+            Order::ById
+        } else {
+            Order::None
+        },
         // An empty variable is an unset one.
         secret: args.secret.filter(|secret| !secret.is_empty()),
     })

@@ -38,6 +38,8 @@ enum Action {
     Enable(Named),
     /// End its open deliveries, and those to come, as exhausted (`endpoint_disabled`)
     Disable(WithReason),
+    /// Cancel the delivery that holds the rest of an ordered endpoint
+    Skip(Named),
     /// Give it a new signing secret; prints it, once
     RotateSecret(Rotate),
     /// Send it a test delivery and wait for the result
@@ -98,6 +100,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             let client = connect.client().await?;
             endpoint::enable(&client, &of.name).await.map_err(explain)?;
             done(&of.name, "enabled, with a clean health record")
+        }
+        Action::Skip(of) => {
+            let client = connect.client().await?;
+            match endpoint::skip(&client, &of.name).await.map_err(explain)? {
+                Some(id) => println!("delivery {id}: cancelled; the next one goes on"),
+                None => println!("endpoint {} has nothing to skip", harmless::line(&of.name)),
+            }
+            Ok(Exit::Done)
         }
         Action::Disable(of) => {
             let client = connect.client().await?;

@@ -135,6 +135,16 @@ fn settings(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
+/// The delivery that holds the rest of an ordered endpoint.
+fn turn(endpoint: &Endpoint) -> Option<String> {
+    let (id, state) = (endpoint.head?, endpoint.head_state.as_ref()?);
+    let due = cell(endpoint.head_next_retry.as_ref());
+    let held = endpoint.backlog.open - 1;
+    Some(format!(
+        "delivery {id}: {state}, due {due}; {held} behind it"
+    ))
+}
+
 fn health(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
     let backlog = &endpoint.backlog;
     vec![
@@ -143,6 +153,7 @@ fn health(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
         ("oldest due", backlog.oldest_due.clone()),
         ("in flight", Some(backlog.in_flight.to_string())),
         ("wait for a retry", Some(backlog.failed.to_string())),
+        ("whose turn it is", turn(endpoint)),
         (
             "failures in a row",
             Some(endpoint.consecutive_failures.to_string()),

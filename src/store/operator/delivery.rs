@@ -113,6 +113,8 @@ pub struct Listed {
     pub status: String,
     /// Why it is exhausted.
     pub exhausted_reason: Option<String>,
+    /// The delivery of the same ordered endpoint that has to end first.
+    pub held_by: Option<i64>,
     /// Tries on record.
     pub attempt_count: i32,
     /// When it is due; `None` once it is finished.
@@ -234,6 +236,46 @@ pub async fn send(client: &Client, new: &NewDelivery) -> Result<Queued, Error> {
     })
 }
 
+/// What a receiver answered to a delivery that was waited for.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    /// HTTP status, 200 to 299.
+    pub status_code: Option<i32>,
+    /// The beginning of the body.
+    #[serde(rename = "response_body_base64", serialize_with = "base64")]
+    pub response_body: Option<Vec<u8>>,
+}
+
+/// Sends an event at once, one try, and waits for the answer, at most so many seconds.
+///
+/// # Errors
+///
+/// [`Error::refusal`] unless it was delivered; nothing is sent after that.
+pub async fn deliver_now(
+    client: &Client,
+    endpoint: &str,
+    event_type: &str,
+    payload: &str,
+    seconds: f64,
+) -> Result<Answer, Error> {
+    let parameters = [
+        (&endpoint as _, Type::TEXT),
+        (&event_type as _, Type::TEXT),
+        (&payload as _, Type::TEXT),
+        (&seconds as _, Type::FLOAT8),
+    ];
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/deliver_now.sql"),
+        &parameters,
+    )
+    .await?;
+    Ok(Answer {
+        status_code: row.try_get("status_code")?,
+        response_body: row.try_get("response_body")?,
+    })
+}
+
 /// Deliveries, newest first, `limit` at most.
 ///
 /// # Errors
@@ -266,6 +308,7 @@ fn listed(row: &Row) -> Result<Listed, Error> {
         state: row.try_get("state")?,
         status: row.try_get("status")?,
         exhausted_reason: row.try_get("exhausted_reason")?,
+        held_by: row.try_get("held_by")?,
         attempt_count: row.try_get("attempt_count")?,
         next_retry: row.try_get("next_retry")?,
         last_status_code: row.try_get("last_status_code")?,

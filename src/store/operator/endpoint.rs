@@ -10,6 +10,16 @@ use super::{row, rows, the_row};
 use crate::harmless;
 use crate::store::Error;
 
+/// Whether deliveries of an endpoint wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// They do not.
+    #[default]
+    None,
+    /// One after another, in the order of their ids.
+    ById,
+}
+
 /// What a new endpoint is to be. `None` leaves a setting at the table's default.
 #[derive(Default)]
 pub struct NewEndpoint {
@@ -41,6 +51,8 @@ pub struct NewEndpoint {
     pub tenant: Option<String>,
     /// jsonpath that publish asks.
     pub filter: Option<String>,
+    /// In what order, and how many at a time.
+    pub order: Order,
     /// The caller's own signing secret; generated when left out.
     pub secret: Option<String>,
 }
@@ -172,6 +184,12 @@ pub struct Endpoint {
     pub last_success_at: Option<String>,
     /// Nothing is sent to it before then.
     pub circuit_open_until: Option<String>,
+    /// When it is ordered: the open delivery whose turn it is, and which holds the rest.
+    pub head: Option<i64>,
+    /// What that one does.
+    pub head_state: Option<String>,
+    /// When that one is due.
+    pub head_next_retry: Option<String>,
     /// Its secrets by their dates, newest first.
     pub secrets: Vec<SecretDates>,
 }
@@ -212,6 +230,7 @@ pub async fn add(client: &mut Client, new: &NewEndpoint) -> Result<WithSecret, E
             (&new.event_types, Type::TEXT_ARRAY),
             (&new.tenant, Type::TEXT),
             (&new.filter, Type::TEXT),
+            (&(new.order == Order::ById), Type::BOOL),
         ],
     )
     .await?
@@ -329,6 +348,9 @@ fn endpoint(row: &Row, secrets: Vec<SecretDates>) -> Result<Endpoint, Error> {
         failing_since: row.try_get("failing_since")?,
         last_success_at: row.try_get("last_success_at")?,
         circuit_open_until: row.try_get("circuit_open_until")?,
+        head: row.try_get("head")?,
+        head_state: row.try_get("head_state")?,
+        head_next_retry: row.try_get("head_next_retry")?,
         secrets,
     })
 }
@@ -413,6 +435,21 @@ pub async fn disable(client: &Client, name: &str, reason: Option<&str>) -> Resul
     )
     .await?;
     Ok(())
+}
+
+/// Cancels the delivery that holds the rest of an ordered endpoint, and returns its id. `None`: there is nothing to skip.
+///
+/// # Errors
+///
+/// [`Error::refusal`] when there is no such endpoint or it is not ordered.
+pub async fn skip(client: &Client, name: &str) -> Result<Option<i64>, Error> {
+    let row = the_row(
+        client,
+        include_str!("../../../sql/operator/skip.sql"),
+        &[(&name, Type::TEXT)],
+    )
+    .await?;
+    Ok(row.try_get("skipped")?)
 }
 
 /// Gives it a new secret; the old ones go on signing for `overlap_seconds`.

@@ -4,6 +4,7 @@
 //! Owns the shapes of the answers. Times are RFC 3339 text made by PostgreSQL (`infinity` included), since nothing here
 //! computes with them. Secrets and header values are not read at all, apart from the functions that say so.
 
+pub mod cancel;
 pub mod delivery;
 pub mod endpoint;
 pub mod replay;

@@ -89,7 +89,8 @@ pub async fn select(client: &Client, filter: Filter) -> Result<Selection, Error>
     })
 }
 
-fn parts(when: Option<&When>) -> (Option<&str>, Option<f64>) {
+/// The two ways of saying a moment, as two parameters.
+pub(super) fn parts(when: Option<&When>) -> (Option<&str>, Option<f64>) {
     match when {
         None => (None, None),
         Some(When::At(time)) => (Some(time), None),

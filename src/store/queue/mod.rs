@@ -91,8 +91,8 @@ pub struct Claim {
     pub heavy: bool,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
-    /// Deliveries that were ended because their last allowed try was lost.
-    pub lost: Vec<i64>,
+    /// Deliveries that were ended instead, and as what: their last allowed try was lost, or their deadline has passed.
+    pub ended: Vec<(i64, String)>,
 }
 
 /// One claimed delivery with what belongs to its lease.
@@ -104,6 +104,8 @@ pub struct Taken {
     pub revision: i64,
     /// The lease runs from the claim for this long.
     pub lease: Duration,
+    /// From the claim on, until its deadline: no try may begin after that, nor last beyond it. `None`: no deadline within the lease.
+    pub left: Option<Duration>,
 }
 
 /// An endpoint, and for how long what was read holds: a secret may expire.

@@ -27,16 +27,15 @@ pub(super) fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         contended: first.try_get("contended")?,
         heavy: first.try_get("heavy")?,
         taken: Vec::with_capacity(rows.len()),
-        lost: Vec::new(),
+        ended: Vec::new(),
     };
     for row in rows {
         let Some(id) = row.try_get::<_, Option<i64>>("id")? else {
             continue;
         };
-        if row.try_get("lost_spent")? {
-            claim.lost.push(id);
-        } else {
-            claim.taken.push(read_taken(id, row)?);
+        match row.try_get("ended_as")? {
+            Some(reason) => claim.ended.push((id, reason)),
+            None => claim.taken.push(read_taken(id, row)?),
         }
     }
     Ok(claim)
@@ -54,6 +53,7 @@ fn read_taken(id: i64, row: &Row) -> Result<Taken, Error> {
             )
         }
     };
+    let left_ms: Option<i64> = row.try_get("left_ms")?;
     let content_type: Option<String> = row.try_get("content_type")?;
     Ok(Taken {
         delivery: Delivery {
@@ -71,6 +71,7 @@ fn read_taken(id: i64, row: &Row) -> Result<Taken, Error> {
         },
         revision: row.try_get("revision")?,
         lease: duration(row.try_get("lease_ms")?),
+        left: left_ms.map(duration),
     })
 }
 

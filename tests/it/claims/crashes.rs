@@ -172,7 +172,7 @@ async fn a_row_that_kills_its_workers_ends_as_lost() {
     let last = claim(&queue, "lives", 10).await;
 
     assert!(last.taken.is_empty());
-    assert_eq!(last.lost, [id]);
+    assert_eq!(last.ended, [(id, "lost".to_owned())]);
     let delivery = database.delivery(id).await;
     assert_eq!(
         (

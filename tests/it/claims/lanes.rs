@@ -341,3 +341,56 @@ async fn c24_a_row_that_was_committed_late_is_delivered_all_the_same() {
     let requests = receiver.wait_for_requests(2).await;
     assert_eq!(requests[1].header("webhook-id"), ["late"]);
 }
+
+#[tokio::test]
+async fn c38_few_open_files_mean_fewer_tries_at_a_time_and_none_fails() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database
+        .endpoint("ep", &receiver.url("/"))
+        .set("max_in_flight", 1000)
+        .await;
+    fill(&database, "ep", 3000).await;
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args([
+            "-c",
+            "ulimit -n 256 && exec \"$@\"",
+            "sh",
+            env!("CARGO_BIN_EXE_postrider"),
+            "worker",
+        ])
+        .args([
+            "--allow-network",
+            "127.0.0.0/8",
+            "--drain",
+            "--concurrency",
+            "1000",
+        ])
+        .args(["--database-url", database.url()]);
+
+    let mut worker = Worker::run(limited);
+
+    let status = worker.wait().await;
+    assert!(status.success(), "{status}");
+    assert_eq!(with_status(&database, "ep", "delivered").await, 3000);
+    assert_eq!(receiver.requests().len(), 3000, "each was requested once");
+    assert!(worker.said().contains("raise `ulimit -n`"));
+}
+
+#[tokio::test]
+async fn a_busy_receiver_keeps_its_connections() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database
+        .endpoint("ep", &receiver.url("/"))
+        .set("max_in_flight", 1000)
+        .await;
+    fill(&database, "ep", 3000).await;
+
+    let mut worker = Worker::spawn(&database, &["--drain", "--concurrency", "100"]);
+
+    worker.wait().await;
+    let made = receiver.connections();
+    assert!(made <= 200, "{made} connections for 100 tries at a time");
+}

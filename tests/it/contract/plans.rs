@@ -18,7 +18,7 @@ select 'e' || to_char(n % 100, 'FM000'), n::text, 't', '{}',
 set session_replication_role = origin";
 
 /// What the worker tells its sessions, for one transaction.
-fn worker_settings() -> String {
+pub(crate) fn worker_settings() -> String {
     SESSION
         .iter()
         .map(|setting| setting.replacen("set ", "set local ", 1) + ";")
@@ -34,7 +34,7 @@ fn nodes<'plan>(node: &'plan Value, found: &mut Vec<&'plan Value>) {
 }
 
 /// Buffers that a plan touched. CTEs that write and that nobody reads run beside the root, and so count apart.
-fn buffers(root: &Value) -> u64 {
+pub(crate) fn buffers(root: &Value) -> u64 {
     let of = |node: &Value| {
         node["Shared Hit Blocks"].as_u64().unwrap_or(0)
             + node["Shared Read Blocks"].as_u64().unwrap_or(0)
@@ -45,7 +45,7 @@ fn buffers(root: &Value) -> u64 {
 }
 
 /// The plan of a statement of the worker's, as it went; what it did is undone.
-async fn explain(
+pub(crate) async fn explain(
     database: &Database,
     settings: &str,
     mode: &str,
@@ -67,7 +67,7 @@ async fn explain(
     plan[0]["Plan"].clone()
 }
 
-const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000, 256, 67108864");
+pub(crate) const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000, 256, 67108864");
 
 fn check(plan: &Value, what: &str) {
     let mut all = Vec::new();

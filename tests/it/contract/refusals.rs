@@ -141,10 +141,6 @@ const NONSENSE: &[(&str, &str)] = &[
         "insert into postrider.endpoints (name, url) values (E'a\\nb', 'http://a.test/')",
     ),
     (
-        "endpoints_ordered_is_not_offered_yet",
-        "update postrider.endpoints set ordered = true",
-    ),
-    (
         "endpoints_rate_limit_is_between_a_millionth_and_a_million",
         "update postrider.endpoints set rate_limit = 0",
     ),
