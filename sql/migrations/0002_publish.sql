@@ -236,7 +236,7 @@ begin
     -- While another transaction publishes the same event_id, this waits for its end.
     insert into postrider.events as e (event_id, event_type, payload, tenant, deliveries)
     values (coalesce(publish.event_id, 'evt_' || replace(gen_random_uuid()::text, '-', '')), publish.event_type, publish.payload, whose, 0)
-    on conflict ((coalesce(e.tenant, '')), event_id) where e.deliveries is not null do nothing
+    on conflict ((coalesce(e.tenant, '')), (e.event_id)) where e.deliveries is not null do nothing
     returning e.id into event;
     exit when found;
     select e.deliveries into made from postrider.events e
