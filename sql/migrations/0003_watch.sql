@@ -405,12 +405,12 @@ begin
     raise exception '%, the owner of %, may not call function %', f.relowner::regrole, target, f.oid::regprocedure using errcode = '42501',
       hint = format('grant execute on function %s to %s', f.oid::regprocedure, f.relowner::regrole);
   end if;
-  arguments := case f.pronargs when 1 then array['%1$s'] when 2 then array['new', 'old'] else array['new', 'old', '%2$L'] end;
+  arguments := case f.pronargs when 1 then array['%1$s'] when 2 then array['%3$s', '%4$s'] else array['%3$s', '%4$s', '%2$L'] end;
   return replace(format('%I.%I', f.nspname, f.proname), '%', '%%') || '(' || array_to_string(arguments, ', ') || ')::json';
 end
 $$;
 comment on function postrider.watched_body_call(regclass, regproc) is
-  'How a watch calls the user''s function, for format with the row and the operation; raises PR012 when that cannot be.';
+  'How a watch calls the user''s function, for format with the row, the operation, the new row and the old one; raises PR012 when that cannot be.';
 
 -- How the rows of a statement become chunks: new and old stand side by side in "rows", what passes is numbered, and cut where some 7500 bytes are
 -- full, so that a chunk fits a page. Updates pair by place: both transition tables have the rows in the order of the changes. The "offset 0"
@@ -421,13 +421,14 @@ create function postrider.watch_query(
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select format(
     E'select c.chunk, %s as records, %s as old_records, %s as tenants '
-    'from (select s.*, sum(octet_length(s.record::text) + coalesce(octet_length(s.old_record::text), 0)) over (rows unbounded preceding) / 7500 as chunk '
+    'from (select s.*, sum(coalesce(octet_length(s.record::text), 0) + coalesce(octet_length(s.old_record::text), 0)) over (rows unbounded preceding) / 7500 as chunk '
     'from (select row_number() over () as place, f.* from (select %s as record, %s as old_record, %s as tenant from %s where (%s'
     '\n) %s offset 0) f%s) s) c group by c.chunk',
     case when body is not null or operation <> 'delete' then 'json_agg(c.record order by c.place)' else 'null::json' end,
     case when body is null and operation <> 'insert' then 'json_agg(c.old_record order by c.place)' else 'null::json' end,
     case when tenant_column is null then 'null::json' else 'json_agg(c.tenant order by c.place)' end,
-    case when body is not null then format(body, case operation when 'delete' then 'old' else 'new' end, operation)
+    case when body is not null then format(body, case operation when 'delete' then 'old' else 'new' end, operation,
+                                          case operation when 'delete' then 'null' else 'new' end, case operation when 'insert' then 'null' else 'old' end)
          when operation = 'delete' then 'null::json' else kept_new end,
     case when body is not null or operation = 'insert' then 'null::json' else kept_old end,
     case when tenant_column is null then 'null::text'
@@ -475,16 +476,18 @@ begin
       raise exception 'role %% may not call postrider.take_changes', current_user using errcode = '42501';
     end if;
     rows := coalesce(rows, rows_before);
-    select replace(replace(replace(replace(replace(replace(query,
-             'postrider:all_new', coalesce(string_agg('n.' || a.name, ', '), '')),
-             'postrider:all_old', coalesce(string_agg('o.' || a.name, ', '), '')),
-             'postrider:kept_new', coalesce(string_agg('new.' || a.name, ', ') filter (where a.kept), '')),
-             'postrider:kept_old', coalesce(string_agg('old.' || a.name, ', ') filter (where a.kept), '')),
-             'postrider:compared_new', coalesce(string_agg('new.' || a.name, ', ') filter (where a.compared), '')),
-             'postrider:compared_old', coalesce(string_agg('old.' || a.name, ', ') filter (where a.compared), ''))
-      into query
-      from (select quote_ident(c.attname) as name, c.attname = any (%L::text[]) as kept, c.attname = any (%L::text[]) as compared
-              from pg_attribute c where c.attrelid = tg_relid and c.attnum > 0 and not c.attisdropped order by c.attnum) a;
+    if position('postrider:' in query) > 0 then
+      select replace(replace(replace(replace(replace(replace(query,
+               'postrider:all_new', coalesce(string_agg('n.' || a.name, ', '), '')),
+               'postrider:all_old', coalesce(string_agg('o.' || a.name, ', '), '')),
+               'postrider:kept_new', coalesce(string_agg('new.' || a.name, ', ') filter (where a.kept), '')),
+               'postrider:kept_old', coalesce(string_agg('old.' || a.name, ', ') filter (where a.kept), '')),
+               'postrider:compared_new', coalesce(string_agg('new.' || a.name, ', ') filter (where a.compared), '')),
+               'postrider:compared_old', coalesce(string_agg('old.' || a.name, ', ') filter (where a.compared), ''))
+        into query
+        from (select quote_ident(c.attname) as name, c.attname = any (%L::text[]) as kept, c.attname = any (%L::text[]) as compared
+                from pg_attribute c where c.attrelid = tg_relid and c.attnum > 0 and not c.attisdropped order by c.attnum) a;
+    end if;
     if rows <= 1000 then
       begin
         execute 'select array_agg(q.records order by q.chunk), array_agg(q.old_records order by q.chunk), array_agg(q.tenants order by q.chunk) from (' || query || ') q'
@@ -531,17 +534,22 @@ comment on function postrider.watch_source(json, text[], text[]) is 'The source 
 create function postrider.try_watch_query(target regclass, query text, argument text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  state text;
-  message text;
+  columns text[];
+  place text;
+  source text;
 begin
-  perform set_config('search_path', (select format('pg_catalog, %I, pg_temp', n.nspname)
-                                       from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = target), true);
-  execute format('with postrider_new as (select * from %s limit 0), postrider_old as (select * from %s limit 0) select count(*) from (%s) q',
-                 (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = target),
-                 (select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = target), query);
+  select array(select quote_ident(a.attname) from pg_attribute a where a.attrelid = target and a.attnum > 0 and not a.attisdropped order by a.attnum),
+         quote_ident(n.nspname), format('%I.%I', n.nspname, c.relname)
+    into columns, place, source
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = target;
+  perform set_config('search_path', 'pg_catalog, ' || place || ', pg_temp', true);
+  execute format(
+    'with postrider_new as (select * from %1$s limit 0), postrider_old as (select * from %1$s limit 0) select count(*) from (%2$s) q', source,
+    replace(replace(regexp_replace(query, 'postrider:(kept|compared)_(new|old)', '', 'g'),
+                    'postrider:all_new', coalesce('n.' || array_to_string(columns, ', n.'), '')),
+            'postrider:all_old', coalesce('o.' || array_to_string(columns, ', o.'), '')));
 exception when others then
-  get stacked diagnostics state = returned_sqlstate, message = message_text;
-  raise exception '% does not work on rows of %: %', argument, target, message using errcode = 'PR012',
+  raise exception '% does not work on rows of %: %', argument, target, sqlerrm using errcode = 'PR012',
     hint = 'A condition is SQL over new and old, the rows after and before. Names are looked up in pg_catalog and the table''s schema: write the schema before others.';
 end
 $$;
@@ -589,9 +597,12 @@ begin
   end if;
   perform pg_advisory_xact_lock(hashtextextended('postrider.watch ' || name, 0));
   made := postrider.watch_function(name);
-  if exists (select from pg_proc p where p.proname = made) then
+  if exists (select from pg_proc p join pg_trigger g on g.tgfoid = p.oid where p.proname = made) then
     raise exception 'there is a watch % already', name using errcode = 'PR013',
       hint = format('Choose another name, or call postrider.unwatch(%L) first.', name);
+  elsif exists (select from pg_proc p where p.proname = made and postrider.watch_settings(p.prosrc) is not null) then
+    -- Its table was dropped.
+    perform postrider.unwatch(name);
   end if;
 
   settings := json_build_object(
@@ -611,9 +622,8 @@ begin
              tenant_column) end
       from unnest(array['insert', 'update', 'delete']) with ordinality as o (o, place) order by o.place);
   for operation in select q from unnest(queries) as q where q is not null loop
-    perform postrider.try_watch_query(target,
-      replace(replace(regexp_replace(operation, 'postrider:(kept|compared)_(new|old)', '', 'g'), 'postrider:all_new', 'n.*'), 'postrider:all_old', 'o.*'),
-      case when condition is not null then 'the condition' when body is not null then 'the body' else 'the watch' end);
+    perform postrider.try_watch_query(
+      target, operation, case when condition is not null then 'the condition' when body is not null then 'the body' else 'the watch' end);
   end loop;
 
   execute format(
