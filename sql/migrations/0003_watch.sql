@@ -328,7 +328,7 @@ begin
   select c.relkind, c.relpersistence, c.relowner, n.nspname, n.oid as nspoid into t
     from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = target;
   if not found then
-    raise exception 'watch which table?' using errcode = 'PR012', hint = 'For example postrider.watch(''orders'').';
+    raise exception 'there is no such table' using errcode = 'PR012', hint = 'Name it as SQL does, for example postrider.watch(''shop.orders'').';
   elsif t.relkind not in ('r', 'p') then
     raise exception '% is no table', target using errcode = 'PR012',
       hint = 'Views, materialized views and foreign tables cannot be watched: watch the tables behind them.';
@@ -392,7 +392,8 @@ begin
     from pg_proc p join pg_namespace n on n.oid = p.pronamespace join pg_class c on c.oid = target
    where p.oid = body;
   if not found then
-    raise exception 'there is no function %', body using errcode = 'PR012', hint = 'Create it first.';
+    raise exception 'there is no such function, or several of this name' using errcode = 'PR012',
+      hint = 'Name it as SQL does, for example shop.order_body, or with its types: shop.order_body(shop.orders).';
   elsif f.prokind <> 'f' or f.proretset or f.prorettype not in ('json'::regtype, 'jsonb'::regtype)
         or f.kinds not in ('{row}', '{row,row}', '{row,row,text}') then
     raise exception 'function % cannot shape the bodies', f.oid::regprocedure using errcode = 'PR012',
