@@ -200,7 +200,9 @@ impl Worker {
                 }
                 Ok(Round::Rest(waits)) => {
                     backoff.reset();
-                    if self.options.until == Until::Drained && !self.waits_for(waits) && self.is_idle()
+                    if self.options.until == Until::Drained
+                        && !self.waits_for(waits)
+                        && self.is_idle()
                     {
                         return;
                     }

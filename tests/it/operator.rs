@@ -293,9 +293,9 @@ async fn c16_secrets_are_printed_when_they_are_made_and_never_again() {
         &["delivery", "list"],
         &["delivery", "show", &id, "--full"],
         &["watch", "orders"],
-    &["unwatch", "a"],
-    &["watches"],
-    &["stats"],
+        &["unwatch", "a"],
+        &["watches"],
+        &["stats"],
     ] {
         for format in [&[][..], &["--json"]] {
             if command.contains(&"--full") && !format.is_empty() {
