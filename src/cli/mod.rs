@@ -35,6 +35,7 @@ mod signature;
 mod stats;
 mod value;
 mod verify;
+mod watch;
 mod worker;
 
 pub use exit::{Exit, Failure};
@@ -86,6 +87,12 @@ enum Command {
     Delivery(delivery::Args),
     /// Send finished deliveries again
     Replay(replay::Args),
+    /// Make events of the changes of a table
+    Watch(watch::Args),
+    /// End a watch
+    Unwatch(watch::EndArgs),
+    /// List the watches, with what waits and what went wrong
+    Watches(watch::ListArgs),
     /// Show what happened lately and what waits now
     Stats(stats::Args),
     /// Deliver what is due, until you stop it
@@ -119,6 +126,9 @@ impl Command {
             Self::Send(args) => send::run(args).await,
             Self::Delivery(args) => delivery::run(args).await,
             Self::Replay(args) => replay::run(args).await,
+            Self::Watch(args) => watch::run(args).await,
+            Self::Unwatch(args) => watch::end(args).await,
+            Self::Watches(args) => watch::list(args).await,
             Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
             Self::Listen(args) => listen::run(args).await,

@@ -10,6 +10,7 @@ mod endpoints;
 mod lap;
 mod memory;
 mod options;
+mod publisher;
 mod recorder;
 mod report;
 
@@ -30,6 +31,7 @@ use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
 use self::memory::{Memory, Slot};
 pub use self::options::{Options, Summary, Until, Waking};
+use self::publisher::Publisher;
 use self::recorder::{Held, Recorder, Tally, chain};
 use crate::outbound::Client;
 use crate::store::connect::Connector;
@@ -113,6 +115,8 @@ pub async fn run(
     let recorder = tokio::spawn(recorder.run(inbox));
     let doorbell = (options.waking == Waking::Doorbell)
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
+    let publisher = Publisher::new(queue.clone(), Arc::clone(&wake));
+    let publishing = tokio::spawn(publisher.clone().run());
 
     let mut worker = Worker {
         slots,
@@ -129,6 +133,7 @@ pub async fn run(
         client,
         pid,
         reports,
+        publisher,
         wake,
         room_wanted,
     };
@@ -136,6 +141,8 @@ pub async fn run(
     if let Some(doorbell) = doorbell {
         doorbell.abort();
     }
+    // A statement that is cut leaves nothing half done.
+    publishing.abort();
     worker.finish(recorder).await;
     Ok(Summary {
         delivered: tally.delivered.load(Ordering::Relaxed),
@@ -169,6 +176,7 @@ struct Worker {
     /// Ends the tries in flight, when the grace is over.
     cut: CancellationToken,
     reports: UnboundedSender<Held>,
+    publisher: Publisher,
     /// A permit is stored when somebody rings while nobody waits, so no ring is lost between a claim and the sleep after it.
     wake: Arc<Notify>,
     room_wanted: Arc<AtomicBool>,
@@ -203,7 +211,10 @@ impl Worker {
                 }
                 Ok(Round::Rest(waits)) => {
                     backoff.reset();
-                    if self.options.until == Until::Drained && !waits.any() && self.is_idle() {
+                    if self.options.until == Until::Drained
+                        && !self.waits_for(waits)
+                        && self.is_idle()
+                    {
                         return;
                     }
                     rests += 1;
@@ -277,6 +288,11 @@ impl Worker {
         )
     }
 
+    /// Whether there is something due that this worker, too, has to wait for.
+    fn waits_for(&self, waits: Waits) -> bool {
+        waits.any() || (waits.changes && !self.publisher.is_failing())
+    }
+
     fn is_idle(&self) -> bool {
         self.places.available_permits() == self.all_places
     }
@@ -319,7 +335,11 @@ impl Worker {
             rationed: claim.rationed,
             capped: claim.capped || claim.heavy,
             contended: claim.contended,
+            changes: claim.changes,
         });
+        if claim.changes {
+            self.publisher.ask();
+        }
         let waits = self.waits;
         if !waits.capped {
             self.room_wanted.store(false, Ordering::Release);

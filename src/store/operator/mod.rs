@@ -9,6 +9,7 @@ pub mod delivery;
 pub mod endpoint;
 pub mod replay;
 pub mod stats;
+pub mod watch;
 
 use serde::Serializer;
 use tokio_postgres::types::{ToSql, Type};
