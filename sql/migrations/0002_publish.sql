@@ -4,8 +4,7 @@
 
 create function postrider.are_patterns(items text[]) returns boolean
 language sql immutable strict set search_path = pg_catalog, pg_temp as $$
-  select coalesce(bool_and(item is not null and length(item) between 1 and 200
-                           and (item = '*' or (position('*' in rtrim(item, '*')) = 0 and item ~ '^[^*]+([.][*])?$'))), true)
+  select coalesce(bool_and(length(item) between 1 and 200 and (item = '*' or item ~ '^[^*]+([.][*])?$')), true)
     from unnest(items) as item
 $$;
 comment on function postrider.are_patterns(text[]) is
@@ -73,7 +72,8 @@ $$;
 comment on function postrider.event_patterns(text) is 'The patterns that match an event type: for a.b.c these are *, a.*, a.b.* and a.b.c.';
 
 create function postrider.has_subscriber(event_type text) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
+language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
   select exists (select from postrider.subscriptions s where s.pattern = any (postrider.event_patterns(has_subscriber.event_type)))
 $$;
 comment on function postrider.has_subscriber(text) is 'Whether any endpoint, of whatever tenant and filter, could get events of this type.';
@@ -94,7 +94,8 @@ create function postrider.passing(
 )
 language plpgsql stable
 -- A filter decides the same in every session; it joins by hash, since the sizes of arrays are not known when it is planned.
-set search_path = pg_catalog, pg_temp set timezone = 'UTC' set enable_nestloop = off set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set timezone = 'UTC' set enable_nestloop = off set enable_seqscan = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
 declare
   event record;
   asking record;
@@ -156,7 +157,8 @@ create function postrider.fan_out(events bigint[], deliver_at timestamptz defaul
 language plpgsql security definer
 -- The sizes of arrays are not known when it is planned, and there may be no statistics: probe indexes, join by hash. What such
 -- settings cost in the plan would have it compiled, which takes half a second.
-set search_path = pg_catalog, pg_temp set enable_nestloop = off set enable_seqscan = off set jit = off as $$
+set search_path = pg_catalog, pg_temp set enable_nestloop = off set enable_seqscan = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
 declare
   ids bigint[];
   kinds bigint[];
