@@ -27,6 +27,7 @@ mod man;
 mod migrate;
 mod output;
 mod private;
+mod publish;
 mod refusal;
 mod replay;
 mod send;
@@ -83,6 +84,8 @@ enum Command {
     Endpoint(endpoint::Args),
     /// Queue an event by hand
     Send(send::Args),
+    /// Queue an event for every endpoint that asks for it
+    Publish(publish::Args),
     /// List, show and cancel deliveries
     Delivery(delivery::Args),
     /// Send finished deliveries again
@@ -124,6 +127,7 @@ impl Command {
             Self::Migrate(args) => migrate::run(args).await,
             Self::Endpoint(args) => endpoint::run(args).await,
             Self::Send(args) => send::run(args).await,
+            Self::Publish(args) => publish::run(args).await,
             Self::Delivery(args) => delivery::run(args).await,
             Self::Replay(args) => replay::run(args).await,
             Self::Watch(args) => watch::run(args).await,

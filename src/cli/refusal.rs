@@ -66,6 +66,10 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             "choose another --name, or end that one with `postrider unwatch NAME` first",
         ),
         Refused::NoSuchWatch => (Exit::Failures, "`postrider watches` lists those there are"),
+        Refused::OtherTenant => (
+            Exit::Usage,
+            "leave --tenant out, or connect with the setting postrider.tenant of that tenant",
+        ),
         Refused::NotOrdered => (
             Exit::Failures,
             "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",

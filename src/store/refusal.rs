@@ -42,6 +42,8 @@ pub enum Refused {
     WatchNameTaken,
     /// PR014: no watch has this name.
     NoSuchWatch,
+    /// PR011: the session acts for another tenant.
+    OtherTenant,
     /// PR015: its deliveries do not wait for each other.
     NotOrdered,
     /// PR016: nothing says which deliveries are meant.
@@ -119,6 +121,7 @@ fn kind(said: &DbError) -> Option<Refused> {
         ("PR012", _) => Refused::NotWatchable,
         ("PR013", _) => Refused::WatchNameTaken,
         ("PR014", _) => Refused::NoSuchWatch,
+        ("PR011", _) => Refused::OtherTenant,
         ("PR015", _) => Refused::NotOrdered,
         ("PR016", _) => Refused::NoFilter,
         ("PR017", _) => Refused::WrongStatus,
