@@ -43,8 +43,9 @@ create table postrider.prune_progress (
   place       bigint not null default 0
 );
 comment on table postrider.prune_progress is 'Where the next step of postrider.prune goes on. It writes this; without a row it begins anew.';
-comment on column postrider.prune_progress.kind is 'replies or events.';
-comment on column postrider.prune_progress.done_before is 'replies: days that ended until then are done.';
+comment on column postrider.prune_progress.kind is 'What steps walk through: replies, events, or finished deliveries by status.';
+comment on column postrider.prune_progress.done_before is
+  'Deliveries: finished_at from which the next step goes on; -infinity: a new lap. replies: days that ended until then are done.';
 comment on column postrider.prune_progress.place is 'replies: block of the next day at which to go on. events: id after which to go on.';
 
 -- ------------------------------------------------------------------ what a purge leaves behind
@@ -115,28 +116,49 @@ language sql stable set search_path = pg_catalog, pg_temp set datestyle = 'ISO' 
 $$;
 comment on function postrider.attempt_days() is 'The partitions of attempts and when each ends, whatever they are called.';
 
+create function postrider.next_finished(lap text, status text, purged boolean, before timestamptz, max_rows integer) returns bigint[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  begins constant timestamptz := coalesce((select p.done_before from postrider.prune_progress p where p.kind = next_finished.lap), '-infinity');
+  batch record;
+begin
+  -- Within a lap a step goes on where the last one ended: while a long transaction runs, what was removed stays in the index, and
+  -- would be passed again by every step. The next lap begins anew, so that what was committed late is found.
+  -- A row that is replayed at this moment is locked and left out, or is looked at again under our lock and found open.
+  if purged then
+    select array_agg(c.id) as ids, count(*) as n, max(c.finished_at) as ends into batch from (
+      select d.id, d.finished_at from postrider.deliveries d
+       where d.status = next_finished.status and d.payload_purged_at is not null and d.next_retry is null
+         and d.finished_at < next_finished.before and d.finished_at >= begins
+       order by d.finished_at limit next_finished.max_rows for update skip locked) c;
+  else
+    select array_agg(c.id) as ids, count(*) as n, max(c.finished_at) as ends into batch from (
+      select d.id, d.finished_at from postrider.deliveries d
+       where d.status = next_finished.status and d.payload_purged_at is null and d.next_retry is null
+         and d.finished_at < next_finished.before and d.finished_at >= begins
+       order by d.finished_at limit next_finished.max_rows for update skip locked) c;
+  end if;
+  if batch.n = max_rows or begins > '-infinity' then
+    insert into postrider.prune_progress as p (kind, done_before)
+    values (lap, case when batch.n = max_rows then batch.ends else '-infinity' end)
+        on conflict on constraint prune_progress_pkey do update set done_before = excluded.done_before;
+  end if;
+  return coalesce(batch.ids, '{}');
+end
+$$;
+comment on function postrider.next_finished(text, text, boolean, timestamptz, integer) is
+  'Locks at most max_rows finished deliveries for a step of postrider.prune, the oldest first.';
+
 create function postrider.prune_deliveries(status text, before timestamptz, max_rows integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  pruned integer;
+  ids bigint[] := postrider.next_finished(status, status, false, before, max_rows);
 begin
-  -- A row that is replayed at this moment is locked and left out, or is looked at again under our lock and found open.
-  with whole as materialized (
-    select d.id from postrider.deliveries d
-     where d.status = prune_deliveries.status and d.payload_purged_at is null and d.next_retry is null
-       and d.finished_at < prune_deliveries.before
-     order by d.finished_at limit prune_deliveries.max_rows for update skip locked
-  ),
-  bare as materialized (
-    select d.id from postrider.deliveries d
-     where d.status = prune_deliveries.status and d.payload_purged_at is not null and d.next_retry is null
-       and d.finished_at < prune_deliveries.before
-     order by d.finished_at limit prune_deliveries.max_rows - (select count(*) from whole) for update skip locked
-  )
-  delete from postrider.deliveries d
-   where d.id = any (array(select w.id from whole w union all select b.id from bare b));
-  get diagnostics pruned = row_count;
-  return pruned;
+  if cardinality(ids) < max_rows then
+    ids := ids || postrider.next_finished(status || ', purged', status, true, before, max_rows - cardinality(ids));
+  end if;
+  delete from postrider.deliveries d where d.id = any (ids);
+  return cardinality(ids);
 end
 $$;
 comment on function postrider.prune_deliveries(text, timestamptz, integer) is 'A step of postrider.prune; call that.';
@@ -144,23 +166,15 @@ comment on function postrider.prune_deliveries(text, timestamptz, integer) is 'A
 create function postrider.prune_payloads(before timestamptz, max_rows integer) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  pruned integer;
+  ids bigint[] := postrider.next_finished('payloads, delivered', 'delivered', false, before, max_rows);
 begin
-  with delivered as materialized (
-    select d.id from postrider.deliveries d
-     where d.status = 'delivered' and d.payload_purged_at is null and d.next_retry is null and d.finished_at < prune_payloads.before
-     order by d.finished_at limit prune_payloads.max_rows for no key update skip locked
-  ),
-  exhausted as materialized (
-    select d.id from postrider.deliveries d
-     where d.status = 'exhausted' and d.payload_purged_at is null and d.next_retry is null and d.finished_at < prune_payloads.before
-     order by d.finished_at limit prune_payloads.max_rows - (select count(*) from delivered) for no key update skip locked
-  )
+  if cardinality(ids) < max_rows then
+    ids := ids || postrider.next_finished('payloads, exhausted', 'exhausted', false, before, max_rows - cardinality(ids));
+  end if;
   update postrider.deliveries d
      set payload = null, body = null, content_type = null, event = null, headers = null, payload_purged_at = now()
-   where d.id = any (array(select c.id from delivered c union all select c.id from exhausted c));
-  get diagnostics pruned = row_count;
-  return pruned;
+   where d.id = any (ids);
+  return cardinality(ids);
 end
 $$;
 comment on function postrider.prune_payloads(timestamptz, integer) is 'A step of postrider.prune; call that.';
