@@ -32,6 +32,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean)', 'execute'),
   ('worker', 'function postrider.make_attempt_partitions', 'execute'),
   ('worker', 'function postrider.fold_reports', 'execute'),
+  ('worker', 'function postrider.prune', 'execute'),
 
   -- Looks. No secret, no header that was configured, no URL but masked, nothing that was to be sent; what receivers answered, yes.
   ('reader', 'table postrider.schema_migrations', 'select'),
@@ -43,8 +44,9 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at)'),
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
-   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
+   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at, payload_purged_at)'),
   ('reader', 'table postrider.attempts', 'select'),
+  ('reader', 'table postrider.retention', 'select'),
   ('reader', 'table postrider.reports', 'select'),
   ('reader', 'table postrider.report_changes', 'select'),
   ('reader', 'function postrider.duration_bounds', 'execute'),
@@ -68,6 +70,7 @@ create view postrider.role_privileges (part, object, verbs) as values
    'update (status, exhausted_reason, next_retry, deadline, lease_expires_at, leased_by, claim_no, attempt_count, budget_from, finished_at)'),
   ('operator', 'table postrider.attempts', 'select, insert'),
   ('operator', 'table postrider.workers', 'select'),
+  ('operator', 'table postrider.retention', 'select, update (age)'),
   ('operator', 'table postrider.reports', 'select, delete'),
   ('operator', 'table postrider.report_changes', 'select'),
   ('operator', 'table postrider.report_sums', 'select'),
@@ -107,6 +110,8 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.new_secret', 'execute'),
   ('operator', 'function postrider.ring', 'execute'),
   ('operator', 'function postrider.fold_reports', 'execute'),
+  ('operator', 'function postrider.prune', 'execute'),
+  ('operator', 'function postrider.prunable', 'execute'),
   ('operator', 'function postrider.duration_bounds', 'execute'),
   ('operator', 'function postrider.percentile_ms', 'execute'),
   ('operator', 'function postrider.lists_statuses', 'execute'),

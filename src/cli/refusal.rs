@@ -57,6 +57,10 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Failures,
             "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
         ),
+        Refused::Purged => (
+            Exit::Failures,
+            "queue the event anew with `postrider send`; `postrider prune --dry-run` shows for how long payloads are kept",
+        ),
         Refused::NotOrdered => (
             Exit::Failures,
             "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",

@@ -36,6 +36,8 @@ pub enum Refused {
     NotDelivered,
     /// PR008: waited for, and not even begun.
     NotTaken,
+    /// PR010: what it carried was removed by retention.
+    Purged,
     /// PR015: its deliveries do not wait for each other.
     NotOrdered,
     /// PR016: nothing says which deliveries are meant.
@@ -110,6 +112,7 @@ fn kind(said: &DbError) -> Option<Refused> {
         ("PR006", _) => Refused::Rejected,
         ("PR007", _) => Refused::NotDelivered,
         ("PR008", _) => Refused::NotTaken,
+        ("PR010", _) => Refused::Purged,
         ("PR015", _) => Refused::NotOrdered,
         ("PR016", _) => Refused::NoFilter,
         ("PR017", _) => Refused::WrongStatus,

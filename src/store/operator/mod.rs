@@ -7,6 +7,7 @@
 pub mod cancel;
 pub mod delivery;
 pub mod endpoint;
+pub mod prune;
 pub mod replay;
 pub mod stats;
 
