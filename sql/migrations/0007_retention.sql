@@ -54,7 +54,7 @@ alter table postrider.deliveries
   add column payload_purged_at timestamptz,
   drop constraint deliveries_have_one_of_payload_body_event,
   -- Whatever the old rule let in keeps the new one: no row needs to be looked at. The next migration validates it without this lock.
-  add constraint deliveries_have_one_of_payload_body_event_until_purged
+  add constraint deliveries_have_one_of_payload_body_event
     check (num_nonnulls(payload, body, event) = case when payload_purged_at is null then 1 else 0 end) not valid,
   add constraint deliveries_only_finished_rows_are_purged check (payload_purged_at is null or finished_at is not null) not valid;
 comment on column postrider.deliveries.payload_purged_at is

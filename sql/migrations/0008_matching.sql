@@ -1,7 +1,7 @@
 -- Many at once, by filter: replayed, cancelled, counted first.
 
 -- Of the migration before, in a transaction of its own: rows are looked at while others write.
-alter table postrider.deliveries validate constraint deliveries_have_one_of_payload_body_event_until_purged;
+alter table postrider.deliveries validate constraint deliveries_have_one_of_payload_body_event;
 alter table postrider.deliveries validate constraint deliveries_only_finished_rows_are_purged;
 
 -- Oldest first within an endpoint, so that each batch goes on where the one before ended. Only what ends undelivered is in it.

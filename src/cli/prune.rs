@@ -40,9 +40,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let mut removed = Removed::default();
     let outcome = remove(&client, args.max.unwrap_or(i64::MAX), &mut removed).await;
-    if args.format.json {
+    if args.format.json && outcome.is_ok() {
         output::json(&removed.counts)?;
-    } else {
+    } else if !removed.counts.is_empty() {
         output::table(
             &["kind", "pruned"],
             removed
