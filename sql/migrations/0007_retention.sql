@@ -30,7 +30,7 @@ create table postrider.retention (
 comment on table postrider.retention is
   'For how long what is kept. Set age with UPDATE, NULL keeps for ever; workers prune by it, and `postrider prune --dry-run` shows what would go. Open deliveries always stay.';
 comment on column postrider.retention.kind is
-  'delivered, exhausted: deliveries, from finished_at on. payloads: contents of finished deliveries, which cannot be replayed then. replies: what receivers answered, in attempts. attempts: whole days (UTC) of them. events: published ones, and with them what publish knows of their event_id; never while a delivery names one. reports: hours of success_rate.';
+  'delivered, exhausted: deliveries, from finished_at on. payloads: contents of finished deliveries, which cannot be replayed then. replies: what receivers answered, in attempts. attempts: whole days (UTC) of them. events: published ones, and with them what publish knows of their event_id; never while a delivery names one; the age of payloads holds if it is shorter. reports: hours of success_rate.';
 comment on column postrider.retention.age is
   'EDIT. For example ''30 days''; NULL: for ever. From a minute on, replies and attempts from a day on.';
 insert into postrider.retention (kind, age) values
