@@ -339,34 +339,42 @@ begin
   foreach kind in array '{delivered,exhausted,payloads,replies,events,reports}'::text[] loop
     pruned := 0;
     more := false;
+    waits := null;
     if left_over > 0 then
-      case kind
-        when 'delivered' then
-          pruned := case when cut.delivered is null then 0 else postrider.prune_deliveries('delivered', cut.delivered, left_over) end;
-          more := pruned = left_over;
-        when 'exhausted' then
-          pruned := case when cut.exhausted is null then 0 else postrider.prune_deliveries('exhausted', cut.exhausted, left_over) end;
-          more := pruned = left_over;
-        when 'payloads' then
-          pruned := case when cut.payloads is null then 0 else postrider.prune_payloads(cut.payloads, left_over) end;
-          more := pruned = left_over;
-        when 'replies' then
-          if cut.replies is not null then
-            -- Days that are dropped as a whole need no purging.
-            select s.pruned, s.more into step from postrider.prune_replies(cut.attempts, cut.replies, left_over) s;
-            pruned := step.pruned;
-            more := step.more;
-          end if;
-        when 'events' then
-          if cut.events is not null then
-            select s.pruned, s.more into step from postrider.prune_events(cut.events, left_over) s;
-            pruned := step.pruned;
-            more := step.more;
-          end if;
-        when 'reports' then
-          pruned := case when cut.reports is null then 0 else postrider.prune_reports(cut.reports, left_over) end;
-          more := pruned = left_over;
-      end case;
+      -- What cannot go, because a foreign key of yours names it for example, keeps no other kind.
+      begin
+        case kind
+          when 'delivered' then
+            pruned := case when cut.delivered is null then 0 else postrider.prune_deliveries('delivered', cut.delivered, left_over) end;
+            more := pruned = left_over;
+          when 'exhausted' then
+            pruned := case when cut.exhausted is null then 0 else postrider.prune_deliveries('exhausted', cut.exhausted, left_over) end;
+            more := pruned = left_over;
+          when 'payloads' then
+            pruned := case when cut.payloads is null then 0 else postrider.prune_payloads(cut.payloads, left_over) end;
+            more := pruned = left_over;
+          when 'replies' then
+            if cut.replies is not null then
+              -- Days that are dropped as a whole need no purging.
+              select s.pruned, s.more into step from postrider.prune_replies(cut.attempts, cut.replies, left_over) s;
+              pruned := step.pruned;
+              more := step.more;
+            end if;
+          when 'events' then
+            if cut.events is not null then
+              select s.pruned, s.more into step from postrider.prune_events(cut.events, left_over) s;
+              pruned := step.pruned;
+              more := step.more;
+            end if;
+          when 'reports' then
+            pruned := case when cut.reports is null then 0 else postrider.prune_reports(cut.reports, left_over) end;
+            more := pruned = left_over;
+        end case;
+      exception when others then
+        pruned := 0;
+        more := false;
+        waits := sqlerrm;
+      end;
       left_over := left_over - pruned;
     end if;
     return next;

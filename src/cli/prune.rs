@@ -8,6 +8,7 @@ use super::connection::ConnectArgs;
 use super::output::{self, cell};
 use super::refusal::explain;
 use super::{Exit, Failure};
+use crate::harmless;
 use crate::store::connect::Client;
 use crate::store::operator::prune::{self, Due};
 
@@ -52,22 +53,28 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         );
     }
     outcome?;
-    match removed.waits {
-        None => Ok(Exit::Done),
-        Some(why) => Err(Failure::new(
-            Exit::Failures,
-            format!("days of attempts are left: {why}"),
-            "run it again later; `select pid, xact_start, query from pg_stat_activity order by xact_start` shows who has been at it for long",
-        )
-        .into()),
+    if removed.waits.is_empty() {
+        return Ok(Exit::Done);
     }
+    let left: Vec<String> = removed
+        .waits
+        .iter()
+        .map(|(kind, why)| format!("some of {kind} is left: {}", harmless::line(why)))
+        .collect();
+    Err(Failure::new(
+        Exit::Failures,
+        left.join("; "),
+        "remove what is in the way and run it again; `select pid, xact_start, query from pg_stat_activity order by xact_start` shows transactions that take long",
+    )
+    .into())
 }
 
 /// What became of a run, whether or not it came to its end.
 #[derive(Default)]
 struct Removed {
     counts: BTreeMap<String, i64>,
-    waits: Option<String>,
+    /// What the last step had to leave, and why.
+    waits: BTreeMap<String, String>,
 }
 
 async fn remove(client: &Client, max: i64, removed: &mut Removed) -> anyhow::Result<()> {
@@ -93,10 +100,13 @@ async fn remove(client: &Client, max: i64, removed: &mut Removed) -> anyhow::Res
         let mut more = false;
         for step in steps {
             more |= step.more;
-            if step.kind == "attempts" {
-                removed.waits = step.waits;
-            } else {
+            if step.kind != "attempts" {
                 left -= step.pruned;
+            }
+            if let Some(why) = step.waits {
+                removed.waits.insert(step.kind.clone(), why);
+            } else {
+                removed.waits.remove(&step.kind);
             }
             *removed.counts.entry(step.kind).or_default() += step.pruned;
         }

@@ -77,10 +77,11 @@ impl Upkeep {
             let mut more = false;
             for step in self.queue.prune(STEP).await? {
                 more |= step.more;
+                if let Some(why) = step.waits {
+                    tracing::warn!(kind = step.kind, why, "pruning is put off");
+                }
                 if step.count > 0 {
                     *removed.entry(step.kind).or_default() += step.count;
-                } else if let Some(why) = step.waits {
-                    tracing::info!(kind = step.kind, why, "pruning is put off");
                 }
             }
             if !more {

@@ -195,7 +195,7 @@ async fn the_command_says_when_days_of_attempts_are_left_and_who_else_may_be_at_
 
     assert_eq!(code, Some(1), "{said}{errors}");
     assert!(
-        errors.contains("days of attempts are left") && errors.contains("hint: "),
+        errors.contains("some of attempts is left") && errors.contains("hint: "),
         "{errors}"
     );
     assert_eq!(count(&database, "deliveries").await, 0, "the rest is done");

@@ -191,3 +191,30 @@ async fn a_day_that_something_of_yours_depends_on_stays_and_holds_up_no_other() 
     database.sql("drop view public.mine").await;
     assert_eq!(prune(database.client(), 10).await["attempts"], 1);
 }
+
+#[tokio::test]
+async fn what_a_table_of_yours_names_stays_and_keeps_no_other_kind() {
+    let database = Database::private().await;
+    finished(&database, "delivered", "31 days", 5).await;
+    finished(&database, "exhausted", "91 days", 5).await;
+    try_of_day(&database, 95).await;
+    database
+        .sql("create table public.mine (delivery bigint references postrider.deliveries (id));
+              insert into public.mine select min(id) from postrider.deliveries where status = 'delivered'")
+        .await;
+
+    let removed = prune(database.client(), 3).await;
+    let why: String = database
+        .value("select waits from postrider.prune(3) where kind = 'delivered'")
+        .await;
+    database.sql("delete from public.mine").await;
+    let then = prune(database.client(), 3).await;
+
+    let removed: Vec<(&str, i64)> = removed
+        .iter()
+        .map(|(kind, n)| (kind.as_str(), *n))
+        .collect();
+    assert_eq!(removed, [("attempts", 1), ("exhausted", 5)]);
+    assert!(why.contains("mine_delivery_fkey"), "{why}");
+    assert_eq!(then["delivered"], 5);
+}
