@@ -55,6 +55,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'function postrider.make_attempt_partitions', 'execute'),
   ('worker', 'function postrider.fold_reports', 'execute'),
   ('worker', 'function postrider.are_patterns', 'execute'),
+  ('worker', 'function postrider.prune', 'execute'),
 
   -- Looks. No secret, no header that was configured, no URL but masked, nothing that was to be sent; what receivers answered, yes.
   ('reader', 'table postrider.schema_migrations', 'select'),
@@ -67,8 +68,9 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at, deliveries)'),
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
-   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
+   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at, payload_purged_at)'),
   ('reader', 'table postrider.attempts', 'select'),
+  ('reader', 'table postrider.retention', 'select'),
   ('reader', 'table postrider.reports', 'select'),
   ('reader', 'table postrider.report_changes', 'select'),
   ('reader', 'function postrider.duration_bounds', 'execute'),
@@ -98,6 +100,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.publish_changes', 'execute'),
   ('operator', 'table postrider.attempts', 'select, insert'),
   ('operator', 'table postrider.workers', 'select'),
+  ('operator', 'table postrider.retention', 'select, update (age)'),
   ('operator', 'table postrider.reports', 'select, delete'),
   ('operator', 'table postrider.report_changes', 'select'),
   ('operator', 'table postrider.report_sums', 'select'),
@@ -140,6 +143,8 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.new_secret', 'execute'),
   ('operator', 'function postrider.ring', 'execute'),
   ('operator', 'function postrider.fold_reports', 'execute'),
+  ('operator', 'function postrider.prune', 'execute'),
+  ('operator', 'function postrider.prunable', 'execute'),
   ('operator', 'function postrider.duration_bounds', 'execute'),
   ('operator', 'function postrider.percentile_ms', 'execute'),
   ('operator', 'function postrider.lists_statuses', 'execute'),

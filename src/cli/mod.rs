@@ -28,6 +28,7 @@ mod migrate;
 mod output;
 mod private;
 mod publish;
+mod prune;
 mod refusal;
 mod replay;
 mod send;
@@ -100,6 +101,8 @@ enum Command {
     Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
+    /// Remove what is older than postrider.retention says, or show what that is
+    Prune(prune::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
     Listen(listen::Args),
     /// Print the headers that sign a body
@@ -135,6 +138,7 @@ impl Command {
             Self::Watches(args) => watch::list(args).await,
             Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
+            Self::Prune(args) => prune::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,

@@ -70,6 +70,10 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Usage,
             "leave --tenant out, or connect with the setting postrider.tenant of that tenant",
         ),
+        Refused::Purged => (
+            Exit::Failures,
+            "queue the event anew with `postrider send`; `postrider prune --dry-run` shows for how long payloads are kept",
+        ),
         Refused::NotOrdered => (
             Exit::Failures,
             "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",

@@ -44,6 +44,8 @@ pub enum Refused {
     NoSuchWatch,
     /// PR011: the session acts for another tenant.
     OtherTenant,
+    /// PR010: what it carried was removed by retention.
+    Purged,
     /// PR015: its deliveries do not wait for each other.
     NotOrdered,
     /// PR016: nothing says which deliveries are meant.
@@ -122,6 +124,7 @@ fn kind(said: &DbError) -> Option<Refused> {
         ("PR013", _) => Refused::WatchNameTaken,
         ("PR014", _) => Refused::NoSuchWatch,
         ("PR011", _) => Refused::OtherTenant,
+        ("PR010", _) => Refused::Purged,
         ("PR015", _) => Refused::NotOrdered,
         ("PR016", _) => Refused::NoFilter,
         ("PR017", _) => Refused::WrongStatus,

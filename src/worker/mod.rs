@@ -13,6 +13,7 @@ mod options;
 mod publisher;
 mod recorder;
 mod report;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +31,10 @@ use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
 use self::memory::{Memory, Slot};
-pub use self::options::{Options, Summary, Until, Waking};
+pub use self::options::{Options, Pruning, Summary, Until, Waking};
 use self::publisher::Publisher;
 use self::recorder::{Held, Recorder, Tally, chain};
+use self::upkeep::Upkeep;
 use crate::outbound::Client;
 use crate::store::connect::Connector;
 use crate::store::queue::{Ask, Claim, Queue, Taken};
@@ -67,9 +69,6 @@ const IDLE_LEAST: Duration = Duration::from_millis(50);
 /// Results that may wait to be written, beside as many as there are tries at a time: enough that a slot need not wait for a commit, and that a
 /// statement carries many.
 const UNWRITTEN: usize = 1000;
-
-/// Day partitions are looked after this often.
-const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
 
 /// Runs a worker until it is told to stop, or until it has drained what is due.
 ///
@@ -117,6 +116,11 @@ pub async fn run(
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
     let publisher = Publisher::new(queue.clone(), Arc::clone(&wake));
     let publishing = tokio::spawn(publisher.clone().run());
+    let upkeep = Upkeep {
+        queue: queue.clone(),
+        pruning: options.pruning,
+    };
+    let upkeep = tokio::spawn(upkeep.run());
 
     let mut worker = Worker {
         slots,
@@ -138,6 +142,7 @@ pub async fn run(
         room_wanted,
     };
     worker.serve(&stop).await;
+    upkeep.abort();
     if let Some(doorbell) = doorbell {
         doorbell.abort();
     }
@@ -192,17 +197,10 @@ impl Worker {
     async fn serve(&mut self, stop: &CancellationToken) {
         let mut backoff = Backoff::default();
         let mut rests = 0;
-        let mut partitions_made = Moment::now();
         loop {
             let Some(room) = self.room(stop).await else {
                 return;
             };
-            if partitions_made.elapsed() > PARTITIONS_EVERY {
-                partitions_made = Moment::now();
-                if let Err(error) = self.queue.make_partitions(&[]).await {
-                    tracing::error!(error = %chain(&error), "could not make the day partitions of postrider.attempts ahead; within a week tries could not be recorded");
-                }
-            }
             let nap = match self.claim(room).await {
                 Ok(Round::GoOn) => {
                     backoff.reset();

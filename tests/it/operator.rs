@@ -295,6 +295,8 @@ async fn c16_secrets_are_printed_when_they_are_made_and_never_again() {
         &["watch", "orders"],
         &["unwatch", "a"],
         &["watches"],
+        &["prune"],
+        &["prune", "--dry-run"],
         &["stats"],
     ] {
         for format in [&[][..], &["--json"]] {

@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod delivery;
 pub mod endpoint;
 pub mod event;
+pub mod prune;
 pub mod replay;
 pub mod stats;
 pub mod watch;

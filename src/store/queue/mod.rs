@@ -16,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use self::batch::Batch;
 use self::rows::{read_claim, read_endpoint};
 use self::statement::{
-    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, PUBLISH, RECORD, RELEASE, RETIRE,
+    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, PRUNE, PUBLISH, RECORD, RELEASE, RETIRE,
 };
 use super::Error;
 use super::connect::{Connector, Pool, PoolOptions};
@@ -120,6 +120,19 @@ pub struct Loaded {
     pub good_for: Option<Duration>,
     /// What in the row makes no sense and was left out, for the log.
     pub faults: Vec<String>,
+}
+
+/// What a step of retention did to one kind.
+#[derive(Debug)]
+pub struct Pruned {
+    /// `retention.kind`.
+    pub kind: String,
+    /// Rows that were removed; of attempts days.
+    pub count: i64,
+    /// There is more to do now.
+    pub more: bool,
+    /// What had to be left for later, and why.
+    pub waits: Option<String>,
 }
 
 impl Queue {
@@ -281,6 +294,25 @@ impl Queue {
     pub async fn publish(&self, chunks: i32) -> Result<i64, Error> {
         let rows = self.run(&self.publishes, &PUBLISH, &[&chunks]).await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get("done")?))
+    }
+
+    /// One step of retention, at most `limit` rows; a [`Pruned`] for each kind, none when another session is at it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; nothing is removed then.
+    pub async fn prune(&self, limit: i32) -> Result<Vec<Pruned>, Error> {
+        let rows = self.run(&self.claims, &PRUNE, &[&limit]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Pruned {
+                    kind: row.try_get("kind")?,
+                    count: row.try_get("pruned")?,
+                    more: row.try_get("more")?,
+                    waits: row.try_get("waits")?,
+                })
+            })
+            .collect()
     }
 
     async fn run(

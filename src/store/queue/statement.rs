@@ -38,7 +38,7 @@ macro_rules! statement {
 }
 
 /// Every statement that a worker sends.
-pub static STATEMENTS: [&Statement; 10] = [
+pub static STATEMENTS: [&Statement; 11] = [
     &CLAIM,
     &RECORD,
     &LOCKABLE,
@@ -49,6 +49,7 @@ pub static STATEMENTS: [&Statement; 10] = [
     &LEAVE,
     &PARTITIONS,
     &PUBLISH,
+    &PRUNE,
 ];
 
 pub(super) static CLAIM: Statement =
@@ -66,3 +67,4 @@ pub(super) static ARRIVE: Statement = statement!("arrive", [TEXT, TEXT, INT4, TE
 pub(super) static LEAVE: Statement = statement!("leave", [TEXT]);
 pub(super) static PUBLISH: Statement = statement!("publish", [INT4]);
 pub(super) static PARTITIONS: Statement = statement!("partitions", [TIMESTAMPTZ, TIMESTAMPTZ]);
+pub(super) static PRUNE: Statement = statement!("prune", [INT4]);

@@ -52,7 +52,11 @@ async fn a_head_that_fails_holds_the_rest_and_whoever_looks_sees_it() {
         .await;
     assert_eq!(summary, "3 0 1 t");
     let stats: Value = serde_json::from_str(&shown(&["stats", "--json"])).expect("JSON");
-    assert_eq!((&stats["due"], &stats["held"]), (&0.into(), &2.into()), "{stats}");
+    assert_eq!(
+        (&stats["due"], &stats["held"]),
+        (&0.into(), &2.into()),
+        "{stats}"
+    );
     let json: Value =
         serde_json::from_str(&shown(&["delivery", "show", "2", "--json"])).expect("JSON");
     assert_eq!(json["held_by"], 1);
