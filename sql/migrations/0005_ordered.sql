@@ -25,6 +25,8 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp set enable_sort = off set enable_incremental_sort = off as $$
 declare
   first record;
+  window_size integer := 16;
+  seen integer;
   last record;
 begin
   -- Until its transaction ends, a claim has the lane for itself. It must count after it has the lock, and in a snapshot of that
@@ -74,16 +76,20 @@ begin
   end if;
   -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 32 of them are
   -- looked past. Rows that a caller waits for stand in front too, as many as there are callers, and are not counted among these.
-  -- An ordered lane may have been an unordered one a moment ago.
-  select count(*), count(*) filter (where front.leased_by = lane_in_flight.worker)
-    into in_flight, by_worker
-    from (select d.lease_expires_at, d.leased_by
-            from postrider.deliveries d
-           where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
-             and (d.deadline is null or d.lease_expires_at is not null)
-           order by d.next_retry, d.id
-           limit lane_in_flight.max_in_flight + 32) front
-   where front.lease_expires_at > clock_timestamp();
+  -- An ordered lane may have been an unordered one a moment ago. The look goes only as far as it must, four times as far each time.
+  loop
+    window_size := least(window_size * 4, lane_in_flight.max_in_flight + 32);
+    select count(*) filter (where front.leased), count(*) filter (where front.leased and front.leased_by = lane_in_flight.worker),
+           count(*)
+      into in_flight, by_worker, seen
+      from (select d.lease_expires_at is not null and d.lease_expires_at > clock_timestamp() as leased, d.leased_by
+              from postrider.deliveries d
+             where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
+               and (d.deadline is null or d.lease_expires_at is not null)
+             order by d.next_retry, d.id
+             limit window_size) front;
+    exit when seen < window_size or seen - in_flight > 32 or window_size >= lane_in_flight.max_in_flight + 32;
+  end loop;
   if lane_in_flight.ordered and in_flight = 0 then
     head := first.id;
   end if;
