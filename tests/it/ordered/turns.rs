@@ -354,6 +354,8 @@ async fn a_claim_costs_the_same_whatever_waits_behind_the_head() {
         )
         .await;
     let ours = worker_settings();
+    // The first plan of a session reads the catalog, more of it with every index.
+    explain(&database, &ours, "force_generic_plan", CLAIM_64).await;
 
     for (settings, told) in [(ours.as_str(), "told"), ("", "not told")] {
         for mode in ["force_generic_plan", "force_custom_plan"] {
