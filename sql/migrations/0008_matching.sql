@@ -25,7 +25,7 @@ begin
     raise exception 'only exhausted or delivered deliveries can be replayed, not %', coalesce(replay_matching.status, 'null')
       using errcode = 'PR017', hint = 'Those that are queued or failed are sent anyway.';
   end if;
-  if replay_matching.dry_run then
+  if replay_matching.dry_run is distinct from false then
     select count(*) filter (where r.payload_purged_at is null), count(*) filter (where r.payload_purged_at is not null) into replayed, purged
       from postrider.deliveries r join postrider.endpoints e on e.name = r.endpoint and e.enabled
      where r.status = replay_matching.status and r.next_retry is null
@@ -48,9 +48,9 @@ begin
              and (replay_matching.reason is null or r.exhausted_reason = replay_matching.reason)
              and (replay_matching.since is null or r.finished_at >= replay_matching.since)
              and (replay_matching.until is null or r.finished_at < replay_matching.until)
-           order by r.finished_at limit replay_matching.max_rows for no key update skip locked) c
+           order by r.finished_at limit coalesce(replay_matching.max_rows, 1000) for no key update skip locked) c
        where e.enabled and (replay_matching.endpoint is null or e.name = replay_matching.endpoint)
-       limit replay_matching.max_rows
+       limit coalesce(replay_matching.max_rows, 1000)
     )
     update postrider.deliveries r
        set status = 'queued', exhausted_reason = null, finished_at = null, next_retry = now(),
@@ -65,7 +65,7 @@ begin
          and (replay_matching.endpoint is null or r.endpoint = replay_matching.endpoint)
          and (replay_matching.since is null or r.finished_at >= replay_matching.since)
          and (replay_matching.until is null or r.finished_at < replay_matching.until)
-       order by r.id limit replay_matching.max_rows for no key update of r skip locked
+       order by r.id limit coalesce(replay_matching.max_rows, 1000) for no key update of r skip locked
     )
     update postrider.deliveries r
        set status = 'queued', finished_at = null, next_retry = now(), deadline = null,
@@ -99,7 +99,7 @@ begin
     raise exception 'only queued or failed deliveries can be cancelled, not %', cancel_matching.status using errcode = 'PR017',
       hint = 'Those that are delivered or exhausted have ended.';
   end if;
-  if cancel_matching.dry_run then
+  if cancel_matching.dry_run is distinct from false then
     select count(*) into cancelled
       from postrider.deliveries r
      where r.next_retry is not null
@@ -120,7 +120,7 @@ begin
        and (cancel_matching.status is null or r.status = cancel_matching.status)
        and (cancel_matching.since is null or r.created_at >= cancel_matching.since)
        and (cancel_matching.until is null or r.created_at < cancel_matching.until)
-     order by r.endpoint, r.id limit cancel_matching.max_rows for no key update skip locked
+     order by r.endpoint, r.id limit coalesce(cancel_matching.max_rows, 1000) for no key update skip locked
   ),
   lost as (
     -- As in postrider.cancel: a result that comes after all replaces the row.

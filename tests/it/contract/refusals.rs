@@ -137,8 +137,16 @@ const NONSENSE: &[(&str, &str)] = &[
         "alter table postrider.endpoints disable trigger endpoints_before_write; update postrider.endpoints set enabled = false",
     ),
     (
+        "endpoints_event_types_are_types_or_end_in_dot_star",
+        "update postrider.endpoints set event_types = '{order.paid,order*}'",
+    ),
+    (
         "endpoints_event_types_has_no_nulls",
         "update postrider.endpoints set event_types = '{order.paid,null}'",
+    ),
+    (
+        "endpoints_tenant_is_at_most_200_characters",
+        "update postrider.endpoints set tenant = repeat('é', 201)",
     ),
     (
         "endpoints_headers_is_a_json_object",
