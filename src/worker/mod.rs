@@ -115,11 +115,7 @@ pub async fn run(
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
     let publisher = Publisher::new(queue.clone(), Arc::clone(&wake));
     let publishing = tokio::spawn(publisher.clone().run());
-    let upkeep = Upkeep {
-        queue: queue.clone(),
-        pruning: options.pruning,
-    };
-    let upkeep = tokio::spawn(upkeep.run());
+    let upkeep = tokio::spawn(Upkeep::of(&queue, options.pruning).run());
 
     let mut worker = Worker {
         slots,

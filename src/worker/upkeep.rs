@@ -27,11 +27,18 @@ const LONGEST_REST: Duration = Duration::from_secs(600);
 /// The one who keeps the tables in order.
 #[derive(Debug)]
 pub(super) struct Upkeep {
-    pub(super) queue: Queue,
-    pub(super) pruning: Pruning,
+    queue: Queue,
+    pruning: Pruning,
 }
 
 impl Upkeep {
+    pub(super) fn of(queue: &Queue, pruning: Pruning) -> Self {
+        Self {
+            queue: queue.clone(),
+            pruning,
+        }
+    }
+
     /// Goes on until it is aborted; what a step has not committed is undone then.
     pub(super) async fn run(self) {
         let mut partitions_made = Moment::now();
