@@ -54,10 +54,7 @@ async fn c1_c2_c4_what_was_published_arrives_byte_for_byte_at_first_tries_and_re
             assert_eq!(of_this.len(), tries, "{text}");
             for request in of_this {
                 assert_eq!(String::from_utf8_lossy(&request.body), *text);
-                assert_eq!(
-                    request.header("content-length"),
-                    [text.len().to_string()]
-                );
+                assert_eq!(request.header("content-length"), [text.len().to_string()]);
                 assert_eq!(request.header("content-type"), ["application/json"]);
                 assert_eq!(request.header("postrider-event-type"), ["order.paid"]);
             }
@@ -168,7 +165,9 @@ async fn c34_a_published_delivery_is_replayed_with_its_id_and_bytes() {
     let id: i64 = database.value("select id from postrider.deliveries").await;
     database.wait_for_status(id, "delivered").await;
 
-    database.sql(&format!("select postrider.replay({id})")).await;
+    database
+        .sql(&format!("select postrider.replay({id})"))
+        .await;
 
     let requests = receiver.wait_for_requests(2).await;
     for request in requests {

@@ -136,8 +136,52 @@ async fn a_role_without_rights_is_told_so_and_a_producer_needs_no_other() {
         "insert into postrider.events (event_type, payload) values ('t', '{}')",
     ] {
         let error = session.batch_execute(inner).await.expect_err(inner);
-        assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE), "{inner}");
+        assert_eq!(
+            error.code(),
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE),
+            "{inner}"
+        );
     }
+}
+
+#[tokio::test]
+async fn a_bound_producer_publishes_for_its_tenant_only() {
+    let database = Database::private().await;
+    for tenant in ["a", "b"] {
+        database
+            .endpoint(tenant, "http://127.0.0.1:1/")
+            .set("tenant", tenant)
+            .await;
+    }
+    endpoints(&database, &[("nobody", "null")]).await;
+    publish(&database, "'t', '{}', 'e1', 'b'").await;
+    let role = format!("{}_app", database.name());
+    database
+        .sql(&format!(
+            "create role {role}; select postrider.grant_producer('{role}', true)"
+        ))
+        .await;
+    let session = database.connect().await;
+    session
+        .batch_execute(&format!("set role {role}"))
+        .await
+        .expect("a superuser may be anybody");
+
+    let (state, _) = refused(&session, "'t', '{}'").await;
+    assert_eq!(state, SqlState::INSUFFICIENT_PRIVILEGE, "no tenant is set");
+    session
+        .batch_execute("set postrider.tenant = 'a'")
+        .await
+        .expect("anybody may");
+    let made = try_publish(&session, "'t', '{}', 'e1'").await;
+
+    assert_eq!(made.expect("published"), 1);
+    assert_eq!(reached(&database).await, "a");
+    let (state, _) = refused(&session, "'t', '{}', tenant => 'b'").await;
+    assert_eq!(state.code(), "PR011");
+    database
+        .sql(&format!("reset role; drop owned by {role}"))
+        .await;
 }
 
 #[tokio::test]

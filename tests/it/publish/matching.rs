@@ -165,18 +165,16 @@ async fn what_an_endpoint_asks_for_can_change_and_counts_from_the_next_event_on(
 
     for (edit, order, refund) in [
         ("event_types = '{refund.*}'", "", "shop"),
-        (
-            "event_types = '{refund.*,order.*,order.*}'",
-            "shop",
-            "shop",
-        ),
+        ("event_types = '{refund.*,order.*,order.*}'", "shop", "shop"),
         ("event_types = null", "shop", "shop"),
         ("event_types = '{}'", "", ""),
         ("event_types = '{*}', tenant = 'a'", "", ""),
         ("tenant = null", "shop", "shop"),
     ] {
         database
-            .sql(&format!("delete from postrider.deliveries; update postrider.endpoints set {edit}"))
+            .sql(&format!(
+                "delete from postrider.deliveries; update postrider.endpoints set {edit}"
+            ))
             .await;
         publish(&database, "'order.paid', '{}'").await;
         assert_eq!(reached(&database).await, order, "order after {edit}");

@@ -187,11 +187,7 @@ async fn deliver_at_schedules_every_delivery() {
     let database = Database::fresh().await;
     endpoints(&database, &[("a", "null"), ("b", "null")]).await;
 
-    publish(
-        &database,
-        "'t', '{}', deliver_at => '2030-01-31T08:00:00Z'",
-    )
-    .await;
+    publish(&database, "'t', '{}', deliver_at => '2030-01-31T08:00:00Z'").await;
 
     let scheduled: i64 = database
         .value("select count(*) from postrider.deliveries where next_retry = '2030-01-31T08:00:00Z' and status = 'queued'")
