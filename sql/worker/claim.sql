@@ -12,7 +12,8 @@
 -- Returns at least one row. Of the claim, the same on every row: walk_end and hops (where the walk ended, NULL and 0 at
 -- the end of a lap; fewer hops than $2: the lap is over), claimed_at, wake_ms (only when nothing was taken: until the next known
 -- due time), disabled (endpoints passed by whose open rows are to be ended), rationed (a lane waits for rate tokens), capped
--- (a lane waits for tries of it to end), heavy (payloads were left behind that did not fit $8), contended (another claim is at a lane just now). Of the delivery, NULL when nothing was
+-- (a lane waits for tries of it to end), heavy (payloads were left behind that did not fit $8), contended (another claim is at a lane just now), changes (changes of watched
+-- tables wait to be published). Of the delivery, NULL when nothing was
 -- taken: the rest; ended_as means that the row was ended (lost or deadline), not claimed; left_ms is what is left until its deadline,
 -- NULL when that is beyond its lease anyway.
 --
@@ -20,7 +21,8 @@
 -- Past its deadline a delivery is ended where it would be taken. Before it, a try gets no more time than is left: who waited has gone by then.
 -- A lane may hold at most four times as many of the worker's slots as it and its like then leave free, but always one: so several
 -- endpoints may hang, whatever their caps, and there are slots for the others.
--- The ids stand twice in the update, since a planner that believes in an empty table would read all of it for a join alone.
+-- The update compares with an array of one id, since only then it cannot be anything but a probe of the primary key for each row: a planner
+-- that believes in an empty table would join otherwise.
 -- A row in flight keeps its next_retry and so stands at the head of its lane: lane_in_flight looks little further than the cap, and
 -- keeps other claims away from the lane until this one is committed, so that two at a time cannot both fill its room.
 -- Of an ordered lane lane_in_flight names the one delivery that may go, in a snapshot newer than this statement's: what the older one
@@ -141,7 +143,7 @@ taken as (
          next_retry = case when c.ended_as is not null then null else d.next_retry end,
          finished_at = case when c.ended_as is not null then now() end
     from candidate c
-   where d.id = any (array(select n.id from candidate n)) and d.id = c.id
+   where d.id = any (array[c.id])
   returning d.id, d.endpoint, c.revision, d.claim_no, d.attempt_count, d.attempt_count - d.budget_from as tries_used,
             (extract(epoch from least(c.timeout, c.left_over)) * 1000)::bigint + $5::bigint as lease_ms,
             floor(extract(epoch from c.left_over) * 1000)::bigint as left_ms,
@@ -161,13 +163,17 @@ lost as (
    where c.lost
 ),
 served as materialized (
-  select c.endpoint, count(*) as deliveries from candidate c group by c.endpoint
+  select c.endpoint, count(*) as deliveries, max(c.claim_no) + 1 as claim_no,
+         max(case when c.ended_as is null then now() + least(c.timeout, c.left_over) + $5::bigint * interval '1 ms' end) as lease_expires_at
+    from candidate c group by c.endpoint
 ),
 spent as (
   update postrider.endpoint_health h
      set rate_tokens = coalesce(b.tokens - s.deliveries, h.rate_tokens),
          rate_filled_at = case when b.tokens is null then h.rate_filled_at else greatest(now(), h.rate_filled_at) end,
-         head = coalesce(r.head, h.head)
+         head = coalesce(r.head, h.head),
+         head_claim_no = case when r.head is null then h.head_claim_no else s.claim_no end,
+         head_until = case when r.head is null then h.head_until else s.lease_expires_at end
     from served s
     join room r on r.endpoint = s.endpoint
     left join bucket b on b.endpoint = s.endpoint
@@ -196,7 +202,8 @@ select m.walk_end, m.hops, now() as claimed_at,
                      where s.circuit_open_until > now() and s.circuit_open_until < 'infinity'),
                    (select min(now() + least((1 - b.tokens) / l.rate_limit, 86400) * interval '1 s')
                       from lane l join bucket b on b.endpoint = l.endpoint where b.tokens < 1),
-                   (select min(r.held_until) from room r where r.held_until < 'infinity')
+                   (select min(r.held_until) from room r where r.held_until < 'infinity'),
+                   (select c.next_try from postrider.changes c where c.next_try > now() order by c.next_try, c.id limit 1)
                  ) - now()) * 1000)::bigint end as wake_ms,
        array(select s.endpoint from passed s where not s.enabled) as disabled,
        exists (select from bucket b where b.tokens < 1) as rationed,
@@ -204,6 +211,7 @@ select m.walk_end, m.hops, now() as claimed_at,
                 where not r.contended and (r.free <= 0 or r.head is not null and not exists (select from due u where u.id = r.head))) as capped,
        exists (select from room r where r.contended) as contended,
        (select count(*) from due) > (select count(*) from candidate) as heavy,
+       exists (select from postrider.changes c where c.next_try <= now()) as changes,
        t.id, t.endpoint, t.revision, t.lease_ms, t.left_ms, t.claim_no, t.attempt_count, t.tries_used, t.max_retries, t.event_id,
        t.event_type, t.content_type, t.headers, t.ended_as, t.payload, t.body
   from (select max(w.endpoint) as walk_end, count(*)::integer as hops from walk w) m

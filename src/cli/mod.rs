@@ -28,6 +28,7 @@ mod migrate;
 mod output;
 mod private;
 mod publish;
+mod prune;
 mod refusal;
 mod replay;
 mod send;
@@ -36,6 +37,7 @@ mod signature;
 mod stats;
 mod value;
 mod verify;
+mod watch;
 mod worker;
 
 pub use exit::{Exit, Failure};
@@ -89,10 +91,18 @@ enum Command {
     Delivery(delivery::Args),
     /// Send finished deliveries again
     Replay(replay::Args),
+    /// Make events of the changes of a table
+    Watch(watch::Args),
+    /// End a watch
+    Unwatch(watch::EndArgs),
+    /// List the watches, with what waits and what went wrong
+    Watches(watch::ListArgs),
     /// Show what happened lately and what waits now
     Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
+    /// Remove what is older than postrider.retention says, or show what that is
+    Prune(prune::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
     Listen(listen::Args),
     /// Print the headers that sign a body
@@ -123,8 +133,12 @@ impl Command {
             Self::Publish(args) => publish::run(args).await,
             Self::Delivery(args) => delivery::run(args).await,
             Self::Replay(args) => replay::run(args).await,
+            Self::Watch(args) => watch::run(args).await,
+            Self::Unwatch(args) => watch::end(args).await,
+            Self::Watches(args) => watch::list(args).await,
             Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
+            Self::Prune(args) => prune::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,

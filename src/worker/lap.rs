@@ -44,6 +44,8 @@ pub(super) struct Waits {
     pub(super) capped: bool,
     /// For another claim to be done with their lane.
     pub(super) contended: bool,
+    /// For changes of watched tables to become deliveries.
+    pub(super) changes: bool,
 }
 
 impl Waits {
@@ -61,6 +63,7 @@ impl Waits {
             rationed: self.rationed || other.rationed,
             capped: self.capped || other.capped,
             contended: self.contended || other.contended,
+            changes: self.changes || other.changes,
         }
     }
 }

@@ -443,16 +443,17 @@ pub async fn disable(client: &Client, name: &str, reason: Option<&str>) -> Resul
     Ok(())
 }
 
-/// Cancels the delivery that holds the rest of an ordered endpoint, and returns its id. `None`: there is nothing to skip.
+/// Cancels the delivery that holds the rest of an ordered endpoint, and returns its id. `None`: nothing is open, or another one than
+/// `seen` stands there.
 ///
 /// # Errors
 ///
 /// [`Error::refusal`] when there is no such endpoint or it is not ordered.
-pub async fn skip(client: &Client, name: &str) -> Result<Option<i64>, Error> {
+pub async fn skip(client: &Client, name: &str, seen: Option<i64>) -> Result<Option<i64>, Error> {
     let row = the_row(
         client,
         include_str!("../../../sql/operator/skip.sql"),
-        &[(&name, Type::TEXT)],
+        &[(&name, Type::TEXT), (&seen, Type::INT8)],
     )
     .await?;
     Ok(row.try_get("skipped")?)

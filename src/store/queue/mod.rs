@@ -16,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use self::batch::Batch;
 use self::rows::{read_claim, read_endpoint};
 use self::statement::{
-    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, RECORD, RELEASE, RETIRE,
+    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, PRUNE, PUBLISH, RECORD, RELEASE, RETIRE,
 };
 use super::Error;
 use super::connect::{Connector, Pool, PoolOptions};
@@ -44,6 +44,7 @@ pub struct Queue {
     sessions: Sessions,
     claims: Pool,
     records: Pool,
+    publishes: Pool,
     target: String,
 }
 
@@ -89,6 +90,8 @@ pub struct Claim {
     pub contended: bool,
     /// Whether payloads were left behind that the worker had no room for.
     pub heavy: bool,
+    /// Whether changes of watched tables wait to be published.
+    pub changes: bool,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended instead, and as what: their last allowed try was lost, or their deadline has passed.
@@ -119,6 +122,19 @@ pub struct Loaded {
     pub faults: Vec<String>,
 }
 
+/// What a step of retention did to one kind.
+#[derive(Debug)]
+pub struct Pruned {
+    /// `retention.kind`.
+    pub kind: String,
+    /// Rows that were removed; of attempts days.
+    pub count: i64,
+    /// There is more to do now.
+    pub more: bool,
+    /// What had to be left for later, and why.
+    pub waits: Option<String>,
+}
+
 impl Queue {
     /// Sessions made on demand by `connector`.
     ///
@@ -140,6 +156,7 @@ impl Queue {
             sessions,
             claims: pool(2)?,
             records: pool(3)?,
+            publishes: pool(1)?,
             target: connector.display().to_owned(),
         })
     }
@@ -267,6 +284,35 @@ impl Queue {
             .run(&self.claims, &PARTITIONS, &[&first, &last])
             .await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get("made")?))
+    }
+
+    /// Publishes changes of watched tables, at most so many chunks; returns how many it dealt with, 0 when another worker is at it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; nothing was published then.
+    pub async fn publish(&self, chunks: i32) -> Result<i64, Error> {
+        let rows = self.run(&self.publishes, &PUBLISH, &[&chunks]).await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get("done")?))
+    }
+
+    /// One step of retention, at most `limit` rows; a [`Pruned`] for each kind, none when another session is at it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; nothing is removed then.
+    pub async fn prune(&self, limit: i32) -> Result<Vec<Pruned>, Error> {
+        let rows = self.run(&self.claims, &PRUNE, &[&limit]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Pruned {
+                    kind: row.try_get("kind")?,
+                    count: row.try_get("pruned")?,
+                    more: row.try_get("more")?,
+                    waits: row.try_get("waits")?,
+                })
+            })
+            .collect()
     }
 
     async fn run(

@@ -26,6 +26,7 @@ pub(super) fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         capped: first.try_get("capped")?,
         contended: first.try_get("contended")?,
         heavy: first.try_get("heavy")?,
+        changes: first.try_get("changes")?,
         taken: Vec::with_capacity(rows.len()),
         ended: Vec::new(),
     };

@@ -38,7 +38,7 @@ macro_rules! statement {
 }
 
 /// Every statement that a worker sends.
-pub static STATEMENTS: [&Statement; 9] = [
+pub static STATEMENTS: [&Statement; 11] = [
     &CLAIM,
     &RECORD,
     &LOCKABLE,
@@ -48,6 +48,8 @@ pub static STATEMENTS: [&Statement; 9] = [
     &ARRIVE,
     &LEAVE,
     &PARTITIONS,
+    &PUBLISH,
+    &PRUNE,
 ];
 
 pub(super) static CLAIM: Statement =
@@ -63,4 +65,6 @@ pub(super) static RETIRE: Statement = statement!("retire", [TEXT_ARRAY, INT4]);
 pub(super) static ENDPOINTS: Statement = statement!("endpoints", [TEXT_ARRAY]);
 pub(super) static ARRIVE: Statement = statement!("arrive", [TEXT, TEXT, INT4, TEXT]);
 pub(super) static LEAVE: Statement = statement!("leave", [TEXT]);
+pub(super) static PUBLISH: Statement = statement!("publish", [INT4]);
 pub(super) static PARTITIONS: Statement = statement!("partitions", [TIMESTAMPTZ, TIMESTAMPTZ]);
+pub(super) static PRUNE: Statement = statement!("prune", [INT4]);

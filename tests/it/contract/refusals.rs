@@ -61,6 +61,34 @@ const NONSENSE: &[(&str, &str)] = &[
         "update postrider.deliveries set payload = null",
     ),
     (
+        "deliveries_have_one_of_payload_body_event",
+        "update postrider.deliveries set status = 'delivered', next_retry = null, finished_at = now(), payload_purged_at = now()",
+    ),
+    (
+        "deliveries_only_finished_rows_are_purged",
+        "update postrider.deliveries set payload = null, payload_purged_at = now()",
+    ),
+    (
+        "retention_kind_is_known",
+        "insert into postrider.retention (kind, age) values ('workers', '1 day')",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '0'",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '-30 days'",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '101 years'",
+    ),
+    (
+        "retention_keeps_replies_and_attempts_for_a_day",
+        "update postrider.retention set age = '23 hours' where kind = 'attempts'",
+    ),
+    (
         "deliveries_headers_is_a_json_object",
         "update postrider.deliveries set headers = '[]'",
     ),
