@@ -17,7 +17,7 @@ comment on column postrider.endpoint_health.head_until is
 -- ------------------------------------------------------------------ for the claim
 
 create function postrider.lane_in_flight(
-  endpoint text, max_in_flight integer, worker text, ordered boolean,
+  endpoint text, max_in_flight integer, worker text, ordered boolean, mark_due timestamptz, mark_id bigint,
   out in_flight integer, out by_worker integer, out head bigint, out held_until timestamptz
 )
 language plpgsql volatile
@@ -86,6 +86,7 @@ begin
               from postrider.deliveries d
              where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
                and (d.deadline is null or d.lease_expires_at is not null)
+               and (d.next_retry, d.id) >= (coalesce(lane_in_flight.mark_due, '-infinity'), coalesce(lane_in_flight.mark_id, 0))
              order by d.next_retry, d.id
              limit window_size) front;
     exit when seen < window_size or seen - in_flight > 32 or window_size >= lane_in_flight.max_in_flight + 32;
@@ -95,8 +96,8 @@ begin
   end if;
 end
 $$;
-comment on function postrider.lane_in_flight(text, integer, text, boolean) is
-  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
+comment on function postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint) is
+  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. Nothing open stands before mark_due and mark_id (NULL: not known). When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
 
 create or replace function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer
@@ -108,7 +109,7 @@ begin
     by_worker := 0;
   else
     select f.in_flight, f.by_worker into in_flight, by_worker
-      from postrider.lane_in_flight(lane_in_flight.endpoint, lane_in_flight.max_in_flight, lane_in_flight.worker, false) f;
+      from postrider.lane_in_flight(lane_in_flight.endpoint, lane_in_flight.max_in_flight, lane_in_flight.worker, false, null, null) f;
   end if;
 end
 $$;

@@ -51,7 +51,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'table postrider.workers', 'select, insert, update, delete'),
   ('worker', 'sequence postrider.revisions', 'usage'),
   ('worker', 'function postrider.lane_in_flight(text, integer, text)', 'execute'),
-  ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean)', 'execute'),
+  ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint)', 'execute'),
   ('worker', 'function postrider.make_attempt_partitions', 'execute'),
   ('worker', 'function postrider.fold_reports', 'execute'),
   ('worker', 'function postrider.are_patterns', 'execute'),

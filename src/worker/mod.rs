@@ -8,6 +8,7 @@ mod backoff;
 mod clock;
 mod endpoints;
 mod lap;
+mod marks;
 mod memory;
 mod options;
 mod publisher;
@@ -30,6 +31,7 @@ use self::backoff::Backoff;
 use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
+use self::marks::Marks;
 use self::memory::{Memory, Slot};
 pub use self::options::{Options, Pruning, Summary, Until, Waking};
 use self::publisher::Publisher;
@@ -39,9 +41,6 @@ use crate::outbound::Client;
 use crate::store::connect::Connector;
 use crate::store::queue::{Ask, Claim, Queue, Taken};
 use crate::store::{Error, doorbell};
-
-/// Lanes that one claim walks past at most.
-const LANES: i32 = 64;
 
 /// Deliveries that one claim takes at most.
 const CLAIM_BATCH: usize = 1000;
@@ -131,6 +130,7 @@ pub async fn run(
         cut: CancellationToken::new(),
         endpoints: Endpoints::default(),
         lap: Lap::default(),
+        marks: Marks::default(),
         waits: Waits::default(),
         options,
         queue,
@@ -169,6 +169,7 @@ struct Worker {
     pid: i32,
     endpoints: Endpoints,
     lap: Lap,
+    marks: Marks,
     /// Of the present lap.
     waits: Waits,
     /// One for each try at a time.
@@ -304,17 +305,22 @@ impl Worker {
         self.room_wanted.store(true, Ordering::Release);
         let asked = Moment::now();
         let wanted = i32::try_from(room).unwrap_or(i32::MAX);
+        let lanes = self.lap.lanes(room);
+        let marks = self
+            .marks
+            .choose(self.lap.cursor(), usize::try_from(lanes).unwrap_or(0));
         let mut claim = self
             .queue
             .claim(Ask {
                 cursor: self.lap.cursor(),
-                lanes: LANES,
+                lanes,
                 wanted,
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
                 sleep: self.options.poll_interval,
                 free: i32::try_from(self.slots.available_permits()).unwrap_or(i32::MAX),
                 bytes: self.memory.left(),
+                marks: &marks,
             })
             .await?;
         if claim.taken.len() + claim.ended.len() > room {
@@ -327,7 +333,8 @@ impl Worker {
         for (delivery, reason) in &claim.ended {
             tracing::warn!(delivery, reason, "exhausted, will not be tried again");
         }
-        let step = self.lap.advance(&walk(&claim, room));
+        self.marks.learn(&claim);
+        let step = self.lap.advance(&walk(&claim, lanes, room));
         self.waits = self.waits.and(Waits {
             wake: claim.wake,
             rationed: claim.rationed,
@@ -472,11 +479,11 @@ impl Worker {
     }
 }
 
-fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
+fn walk(claim: &Claim, lanes: i32, wanted: usize) -> Walk<'_> {
     Walk {
         end: claim.walk_end.as_deref(),
         hops: claim.hops,
-        lanes: LANES,
+        lanes,
         taken: claim.taken.len() + claim.ended.len(),
         last_served: claim
             .taken

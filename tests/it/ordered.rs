@@ -35,6 +35,7 @@ async fn claim(queue: &Queue) -> Claim {
         sleep: Duration::from_secs(1),
         free: 256,
         bytes: i64::MAX,
+        marks: &[],
     };
     queue.claim(ask).await.expect("it claims")
 }

@@ -67,6 +67,19 @@ pub struct Ask<'a> {
     pub free: i32,
     /// Bytes of payloads, as stored, that the worker has room for.
     pub bytes: i64,
+    /// Where to begin in lanes after the cursor, by name, one more than `lanes`; lanes that are missing are looked at from their start.
+    pub marks: &'a [Front],
+}
+
+/// Where the open deliveries of a lane began at some moment: nothing open stood before, in the order of due times and ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// The lane.
+    pub endpoint: String,
+    /// `next_retry` of its first delivery, or a second before the claim if that is earlier.
+    pub next_retry: DateTime<Utc>,
+    /// `id` of its first delivery, or 0.
+    pub id: i64,
 }
 
 /// What a claim took, and where its walk ended.
@@ -92,6 +105,10 @@ pub struct Claim {
     pub heavy: bool,
     /// Whether changes of watched tables wait to be published.
     pub changes: bool,
+    /// Of each lane walked past.
+    pub fronts: Vec<Front>,
+    /// Time that the database took to find what it took.
+    pub took: Duration,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended instead, and as what: their last allowed try was lost, or their deadline has passed.
@@ -168,6 +185,9 @@ impl Queue {
     /// Any of the store; nothing is claimed then, or its lease runs out unused.
     pub async fn claim(&self, ask: Ask<'_>) -> Result<Claim, Error> {
         let (margin, sleep) = (millis(ask.margin), millis(ask.sleep));
+        let marked: Vec<_> = ask.marks.iter().map(|mark| &mark.endpoint).collect();
+        let marked_due: Vec<_> = ask.marks.iter().map(|mark| mark.next_retry).collect();
+        let marked_ids: Vec<_> = ask.marks.iter().map(|mark| mark.id).collect();
         let rows = self
             .run(
                 &self.claims,
@@ -181,6 +201,9 @@ impl Queue {
                     &sleep,
                     &ask.free,
                     &ask.bytes,
+                    &marked,
+                    &marked_due,
+                    &marked_ids,
                 ],
             )
             .await?;

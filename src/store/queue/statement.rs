@@ -52,8 +52,10 @@ pub static STATEMENTS: [&Statement; 11] = [
     &PRUNE,
 ];
 
-pub(super) static CLAIM: Statement =
-    statement!("claim", [TEXT, INT4, INT4, TEXT, INT8, INT8, INT4, INT8]);
+#[rustfmt::skip]
+pub(super) static CLAIM: Statement = statement!("claim", [
+    TEXT, INT4, INT4, TEXT, INT8, INT8, INT4, INT8, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY
+]);
 #[rustfmt::skip]
 pub(super) static RECORD: Statement = statement!("record", [
     INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, TEXT_ARRAY,

@@ -551,7 +551,7 @@ async fn count_looks(database: &Database) {
         .sql(
             "create sequence postrider.looks;
              do $do$ begin
-               execute regexp_replace(pg_get_functiondef('postrider.lane_in_flight(text, integer, text, boolean)'::regprocedure),
+               execute regexp_replace(pg_get_functiondef('postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint)'::regprocedure),
                                       '\nbegin\n', E'\nbegin\n  perform nextval(''postrider.looks'');\n');
              end $do$",
         )
