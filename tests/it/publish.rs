@@ -12,7 +12,7 @@ mod faults;
 mod filters;
 /// Type, tenant and state of an endpoint.
 mod matching;
-/// The same event_id is the same event.
+/// The same `event_id` is the same event.
 mod once;
 
 use tokio_postgres::error::SqlState;

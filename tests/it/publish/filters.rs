@@ -102,8 +102,8 @@ async fn what_jsonb_cannot_hold_matches_no_filter_and_reaches_everybody_else() {
         ("null", "all filtered"),
     ] {
         assert_eq!(
-            publish(&database, &format!("'t', '{payload}'")).await as usize,
-            expected.split(' ').count(),
+            publish(&database, &format!("'t', '{payload}'")).await,
+            if expected == "all" { 1 } else { 2 },
             "{payload:.40}"
         );
         assert_eq!(reached(&database).await, expected, "{payload:.40}");

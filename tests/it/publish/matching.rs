@@ -38,7 +38,7 @@ async fn an_event_reaches_its_exact_type_its_prefixes_and_whoever_asks_for_all()
 
         assert_eq!(reached(&database).await, expected, "{event_type}");
         assert_eq!(
-            made as usize,
+            usize::try_from(made).expect("a count"),
             expected.split(' ').count(),
             "{event_type}: what it returns"
         );
