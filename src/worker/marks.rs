@@ -80,7 +80,11 @@ impl Marks {
         }
         if let Some(name) = self.looking.take() {
             self.look = claim.took;
-            self.quick = if claim.took < QUICK { self.quick + 1 } else { 0 };
+            self.quick = if claim.took < QUICK {
+                self.quick + 1
+            } else {
+                0
+            };
             if let Some(mark) = self.lanes.get_mut(&name) {
                 mark.looked_at = Moment::now();
             }

@@ -1,6 +1,6 @@
 //! A table's changes become events, in the writer's transaction and never at its cost.
 
-/// What watch() takes, and what it refuses.
+/// What `watch` takes, and what it refuses.
 mod arguments;
 /// `postrider watch`, `unwatch` and `watches`.
 mod commands;
