@@ -26,7 +26,7 @@ public class Producer {
             System.out.println("order " + createOrder(db, "Ada", 4200) + " is queued");
             var prices = Map.of("lamp", 1900, "desk", 24900, "chair", 9900);
             System.out.println(announcePrices(db, 7, prices) + " prices are queued");
-            System.out.println("published to " + publishOpening(db, "Zürich") + " endpoints");
+            System.out.println("published to " + publishOpening(db, 3, "Z\u00fcrich") + " endpoints");
         }
     }
 
@@ -77,12 +77,12 @@ public class Producer {
     }
 
     /** To every endpoint that asked for such events, whatever their names. */
-    static int publishOpening(Connection db, String city) throws SQLException {
+    static int publishOpening(Connection db, int shopNo, String city) throws SQLException {
         try (var publish = db.prepareStatement("""
                 select postrider.publish('shop.opened', json_build_object(
                     'type', 'shop.opened', 'data', json_build_object('city', ?::text)), ?)""")) {
             publish.setString(1, city);
-            publish.setString(2, "shop-opened-" + city);
+            publish.setString(2, "shop-opened-" + shopNo);
             try (var row = publish.executeQuery()) {
                 row.next();
                 return row.getInt(1);

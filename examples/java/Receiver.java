@@ -91,10 +91,10 @@ public class Receiver {
         var mac = Mac.getInstance("HmacSHA256");
         mac.init(KEY);
         mac.update((id + "." + timestamp + ".").getBytes(StandardCharsets.ISO_8859_1));
-        var expected = ("v1," + Base64.getEncoder().encodeToString(mac.doFinal(body))).getBytes();
+        var expected = ("v1," + Base64.getEncoder().encodeToString(mac.doFinal(body))).getBytes(StandardCharsets.ISO_8859_1);
         // There are several while a secret is being changed; one that fits is enough.
         for (var one : signatures.split(" ")) {
-            if (MessageDigest.isEqual(expected, one.getBytes())) {
+            if (MessageDigest.isEqual(expected, one.getBytes(StandardCharsets.ISO_8859_1))) {
                 return true;
             }
         }

@@ -11,7 +11,7 @@ async function createOrder(db, customer, totalCents) {
     const id = Number(rows[0].id)
     const event = { type: 'order.created', data: { id, total_cents: totalCents } }
     await db.query(
-      `insert into postrider.deliveries (endpoint, event_type, event_id, payload) values ($1, $2, $3, $4)`,
+      'insert into postrider.deliveries (endpoint, event_type, event_id, payload) values ($1, $2, $3, $4)',
       ['crm', 'order.created', `order-${id}-created`, JSON.stringify(event)])
     await db.query('commit')
     return id
@@ -33,11 +33,11 @@ async function announcePrices(db, listNo, prices) {
   return rowCount
 }
 
-async function publishOpening(db, city) {
+async function publishOpening(db, shopNo, city) {
   // To every endpoint that asked for such events, whatever their names.
   const event = { type: 'shop.opened', data: { city } }
   const { rows } = await db.query('select postrider.publish($1, $2, $3) as endpoints',
-    ['shop.opened', JSON.stringify(event), `shop-opened-${city}`])
+    ['shop.opened', JSON.stringify(event), `shop-opened-${shopNo}`])
   return rows[0].endpoints
 }
 
@@ -51,5 +51,5 @@ await db.query(`
   )`)
 console.log(`order ${await createOrder(db, 'Ada', 4200)} is queued`)
 console.log(`${await announcePrices(db, 7, { lamp: 1900, desk: 24900, chair: 9900 })} prices are queued`)
-console.log(`published to ${await publishOpening(db, 'Zürich')} endpoints`)
+console.log(`published to ${await publishOpening(db, 3, 'Zürich')} endpoints`)
 await db.end()

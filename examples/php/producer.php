@@ -39,12 +39,12 @@ function announce_prices(PgSql\Connection $db, int $list_no, array $prices): int
     return pg_affected_rows($queued);
 }
 
-function publish_opening(PgSql\Connection $db, string $city): int
+function publish_opening(PgSql\Connection $db, int $shop_no, string $city): int
 {
     // To every endpoint that asked for such events, whatever their names.
     $event = ['type' => 'shop.opened', 'data' => ['city' => $city]];
     $published = pg_query_params($db, 'select postrider.publish($1, $2, $3)',
-        ['shop.opened', json_encode($event, JSON_THROW_ON_ERROR), "shop-opened-$city"]);
+        ['shop.opened', json_encode($event, JSON_THROW_ON_ERROR), "shop-opened-$shop_no"]);
     return (int) pg_fetch_result($published, 0, 0);
 }
 
@@ -58,4 +58,4 @@ pg_query($db, <<<'SQL'
     SQL);
 echo 'order ', create_order($db, 'Ada', 4200), " is queued\n";
 echo announce_prices($db, 7, ['lamp' => 1900, 'desk' => 24900, 'chair' => 9900]), " prices are queued\n";
-echo 'published to ', publish_opening($db, 'Zürich'), " endpoints\n";
+echo 'published to ', publish_opening($db, 3, 'Zürich'), " endpoints\n";

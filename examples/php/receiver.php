@@ -48,7 +48,7 @@ function receive(): int
         return 401;
     }
     $event = json_decode($body, true);
-    if (!isset($event['type'])) {
+    if (!is_string($event['type'] ?? null)) {
         return 400;
     }
     $db = connect();

@@ -27,5 +27,5 @@ on conflict (endpoint, event_id) do nothing;
 \echo :ROW_COUNT prices are queued
 
 -- To every endpoint that asked for such events, whatever their names. The bytes are sent as they stand here.
-select postrider.publish('shop.opened', '{"type":"shop.opened","data":{"city":"Zürich"}}', 'shop-opened-zurich') as endpoints \gset
+select postrider.publish('shop.opened', '{"type":"shop.opened","data":{"city":"Zürich"}}', 'shop-opened-3') as endpoints \gset
 \echo published to :endpoints endpoints

@@ -41,11 +41,11 @@ def announce_prices(db, list_no, prices):
         return cursor.rowcount
 
 
-def publish_opening(db, city):
+def publish_opening(db, shop_no, city):
     # To every endpoint that asked for such events, whatever their names.
     event = {"type": "shop.opened", "data": {"city": city}}
     (endpoints,) = db.execute(
-        "select postrider.publish(%s, %s, %s)", ("shop.opened", Json(event), f"shop-opened-{city}")
+        "select postrider.publish(%s, %s, %s)", ("shop.opened", Json(event), f"shop-opened-{shop_no}")
     ).fetchone()
     return endpoints
 
@@ -59,4 +59,4 @@ with psycopg.connect(os.environ.get("DATABASE_URL", ""), autocommit=True) as db:
         )""")
     print(f"order {create_order(db, 'Ada', 4200)} is queued")
     print(f"{announce_prices(db, 7, {'lamp': 1900, 'desk': 24900, 'chair': 9900})} prices are queued")
-    print(f"published to {publish_opening(db, 'Zürich')} endpoints")
+    print(f"published to {publish_opening(db, 3, 'Zürich')} endpoints")

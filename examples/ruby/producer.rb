@@ -27,10 +27,10 @@ def announce_prices(db, list_no, prices)
   SQL
 end
 
-def publish_opening(db, city)
+def publish_opening(db, shop_no, city)
   # To every endpoint that asked for such events, whatever their names.
   event = { type: "shop.opened", data: { city: city } }
-  db.exec_params("select postrider.publish($1, $2, $3)", ["shop.opened", event.to_json, "shop-opened-#{city}"])
+  db.exec_params("select postrider.publish($1, $2, $3)", ["shop.opened", event.to_json, "shop-opened-#{shop_no}"])
     .getvalue(0, 0)
 end
 
@@ -45,4 +45,4 @@ db.exec(<<~SQL)
 SQL
 puts "order #{create_order(db, "Ada", 4200)} is queued"
 puts "#{announce_prices(db, 7, { "lamp" => 1900, "desk" => 24_900, "chair" => 9900 })} prices are queued"
-puts "published to #{publish_opening(db, "Zürich")} endpoints"
+puts "published to #{publish_opening(db, 3, "Zürich")} endpoints"

@@ -38,7 +38,7 @@ func main() {
 	queued, err := announcePrices(ctx, db, 7, map[string]int{"lamp": 1900, "desk": 24900, "chair": 9900})
 	check(err)
 	fmt.Printf("%d prices are queued\n", queued)
-	endpoints, err := publishOpening(ctx, db, "Zürich")
+	endpoints, err := publishOpening(ctx, db, 3, "Zürich")
 	check(err)
 	fmt.Printf("published to %d endpoints\n", endpoints)
 }
@@ -92,13 +92,13 @@ func announcePrices(ctx context.Context, db *sql.DB, listNo int, prices map[stri
 }
 
 // To every endpoint that asked for such events, whatever their names.
-func publishOpening(ctx context.Context, db *sql.DB, city string) (endpoints int, err error) {
+func publishOpening(ctx context.Context, db *sql.DB, shopNo int, city string) (endpoints int, err error) {
 	payload, err := json.Marshal(event{"shop.opened", map[string]any{"city": city}})
 	if err != nil {
 		return 0, err
 	}
 	err = db.QueryRowContext(ctx, `select postrider.publish($1, $2, $3)`,
-		"shop.opened", string(payload), "shop-opened-"+city).Scan(&endpoints)
+		"shop.opened", string(payload), fmt.Sprintf("shop-opened-%d", shopNo)).Scan(&endpoints)
 	return endpoints, err
 }
 
