@@ -9,6 +9,7 @@ create view postrider.role_privileges (part, object, verbs) as values
    'insert (endpoint, event_id, event_type, payload, body, content_type, headers, next_retry, max_retries, deadline), '
    'select (id, endpoint, event_id, event_type, status, exhausted_reason, attempt_count, next_retry, created_at, finished_at)'),
   ('producer', 'function postrider.send', 'execute'),
+  ('producer', 'function postrider.publish', 'execute'),
   ('producer', 'procedure postrider.deliver_now', 'execute'),
   ('producer', 'function postrider.deliver_now_refuse_transaction', 'execute'),
   ('producer', 'function postrider.deliver_now_prepare', 'execute'),
@@ -32,6 +33,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean)', 'execute'),
   ('worker', 'function postrider.make_attempt_partitions', 'execute'),
   ('worker', 'function postrider.fold_reports', 'execute'),
+  ('worker', 'function postrider.are_patterns', 'execute'),
 
   -- Looks. No secret, no header that was configured, no URL but masked, nothing that was to be sent; what receivers answered, yes.
   ('reader', 'table postrider.schema_migrations', 'select'),
@@ -40,7 +42,8 @@ create view postrider.role_privileges (part, object, verbs) as values
    'select (name, enabled, disabled_at, disabled_reason, paused, paused_reason, retry_policy, max_retries, timeout, max_in_flight, '
    'rate_limit, ordered, event_types, filter, tenant, method, signature_scheme, signature_header, revision, created_at, updated_at)'),
   ('reader', 'table postrider.endpoint_health', 'select'),
-  ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at)'),
+  ('reader', 'table postrider.subscriptions', 'select'),
+  ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at, deliveries)'),
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
    'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
@@ -62,6 +65,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'table postrider.endpoints', 'select, insert, update, delete'),
   ('operator', 'table postrider.endpoint_secrets', 'select, insert, update, delete'),
   ('operator', 'table postrider.endpoint_health', 'select, update'),
+  ('operator', 'table postrider.subscriptions', 'select'),
   ('operator', 'table postrider.events', 'select'),
   ('operator', 'table postrider.deliveries',
    'select, insert (endpoint, event_id, event_type, payload, body, content_type, event, headers, next_retry, max_retries, deadline), '
@@ -88,6 +92,8 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'table postrider.tenant_endpoint_summary', 'select'),
   ('operator', 'sequence postrider.revisions', 'usage'),
   ('operator', 'function postrider.send', 'execute'),
+  ('operator', 'function postrider.publish', 'execute'),
+  ('operator', 'function postrider.has_subscriber', 'execute'),
   ('operator', 'procedure postrider.deliver_now', 'execute'),
   ('operator', 'function postrider.deliver_now_refuse_transaction', 'execute'),
   ('operator', 'function postrider.deliver_now_prepare', 'execute'),
@@ -111,6 +117,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.percentile_ms', 'execute'),
   ('operator', 'function postrider.lists_statuses', 'execute'),
   ('operator', 'function postrider.are_waits', 'execute'),
+  ('operator', 'function postrider.are_patterns', 'execute'),
 
   -- Views read with their owner's rights, so that no row-level security binds them: for readers who see every tenant.
   ('unbound reader', 'table postrider.workers', 'select'),
@@ -144,6 +151,7 @@ select r.relation, r.sees, r.writes
   ('endpoints',        m.tenant,   m.tenant),
   ('endpoint_secrets', m.endpoint, m.endpoint),
   ('endpoint_health',  m.endpoint, m.endpoint),
+  ('subscriptions',    m.endpoint, m.endpoint),
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
   ('deliveries',       m.endpoint, m.endpoint),
