@@ -1,3 +1,4 @@
+import com.google.gson.Gson;
 import java.net.URI;
 import java.sql.Connection;
 import java.sql.DriverManager;
@@ -9,10 +10,11 @@ import java.util.stream.IntStream;
 /**
  * Sends events: one with its order, a batch, and one to whoever asked for it.
  *
- * <p>Environment: DATABASE_URL. The payloads are made by PostgreSQL, since the JDK has no JSON; a library's text in a
- * parameter {@code ?::json} does as well, and is sent as it is.
+ * <p>Environment: DATABASE_URL.
  */
 public class Producer {
+    static final Gson JSON = new Gson();
+
     public static void main(String[] args) throws SQLException {
         try (var db = connect(System.getenv("DATABASE_URL"))) {
             try (var statement = db.createStatement()) {
@@ -36,8 +38,7 @@ public class Producer {
         try (var order = db.prepareStatement("insert into orders (customer, total_cents) values (?, ?) returning id");
              var delivery = db.prepareStatement("""
                  insert into postrider.deliveries (endpoint, event_type, event_id, payload)
-                 values ('crm', 'order.created', ?, json_build_object(
-                     'type', 'order.created', 'data', json_build_object('id', ?, 'total_cents', ?)))""")) {
+                 values ('crm', 'order.created', ?, ?::json)""")) {
             order.setString(1, customer);
             order.setInt(2, totalCents);
             long id;
@@ -46,8 +47,7 @@ public class Producer {
                 id = row.getLong(1);
             }
             delivery.setString(1, "order-" + id + "-created");
-            delivery.setLong(2, id);
-            delivery.setInt(3, totalCents);
+            delivery.setString(2, event("order.created", Map.of("id", id, "total_cents", totalCents)));
             delivery.executeUpdate();
             db.commit();
             return id;
@@ -63,13 +63,11 @@ public class Producer {
     static int announcePrices(Connection db, int listNo, Map<String, Integer> prices) throws SQLException {
         try (var insert = db.prepareStatement("""
                 insert into postrider.deliveries (endpoint, event_type, event_id, payload)
-                values ('crm', 'price.changed', ?, json_build_object(
-                    'type', 'price.changed', 'data', json_build_object('item', ?::text, 'cents', ?)))
+                values ('crm', 'price.changed', ?, ?::json)
                 on conflict (endpoint, event_id) do nothing""")) {
             for (var price : prices.entrySet()) {
                 insert.setString(1, "prices-" + listNo + "-" + price.getKey());
-                insert.setString(2, price.getKey());
-                insert.setInt(3, price.getValue());
+                insert.setString(2, event("price.changed", Map.of("item", price.getKey(), "cents", price.getValue())));
                 insert.addBatch();
             }
             return IntStream.of(insert.executeBatch()).sum();
@@ -78,16 +76,19 @@ public class Producer {
 
     /** To every endpoint that asked for such events, whatever their names. */
     static int publishOpening(Connection db, int shopNo, String city) throws SQLException {
-        try (var publish = db.prepareStatement("""
-                select postrider.publish('shop.opened', json_build_object(
-                    'type', 'shop.opened', 'data', json_build_object('city', ?::text)), ?)""")) {
-            publish.setString(1, city);
+        try (var publish = db.prepareStatement("select postrider.publish('shop.opened', ?::json, ?)")) {
+            publish.setString(1, event("shop.opened", Map.of("city", city)));
             publish.setString(2, "shop-opened-" + shopNo);
             try (var row = publish.executeQuery()) {
                 row.next();
                 return row.getInt(1);
             }
         }
+    }
+
+    /** The payload, which is sent byte for byte as it is written here. */
+    static String event(String type, Map<String, ?> data) {
+        return JSON.toJson(Map.of("type", type, "data", data));
     }
 
     /** JDBC wants user and password apart from the URL. */

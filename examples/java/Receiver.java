@@ -1,3 +1,6 @@
+import com.google.gson.JsonParseException;
+import com.google.gson.JsonParser;
+import com.google.gson.JsonPrimitive;
 import com.sun.net.httpserver.Headers;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
@@ -25,9 +28,6 @@ import javax.crypto.spec.SecretKeySpec;
 public class Receiver {
     static final int LARGEST_BODY = 1 << 20;
     static final long TOLERANCE = 5 * 60;
-
-    /** What PostgreSQL says of text that is not JSON. */
-    static final String INVALID_TEXT = "22P02";
 
     static final SecretKeySpec KEY = new SecretKeySpec(
         Base64.getDecoder().decode(System.getenv("WEBHOOK_SECRET").replaceFirst("^whsec_", "")), "HmacSHA256");
@@ -66,11 +66,16 @@ public class Receiver {
             if (!verified(exchange.getRequestHeaders(), body)) {
                 return 401;
             }
-            once(exchange.getRequestHeaders().getFirst("webhook-id"), new String(body, StandardCharsets.UTF_8));
+            var text = new String(body, StandardCharsets.UTF_8);
+            var type = type(text);
+            if (type == null) {
+                return 400;
+            }
+            once(exchange.getRequestHeaders().getFirst("webhook-id"), type, text);
             return 204;
         } catch (SQLException error) {
             System.err.println(error.getMessage());
-            return INVALID_TEXT.equals(error.getSQLState()) ? 400 : 503;
+            return 503;
         } catch (GeneralSecurityException error) {
             throw new IllegalStateException("every JDK has HmacSHA256", error);
         }
@@ -105,14 +110,14 @@ public class Receiver {
      * The id is noted in the transaction that does the work: both are committed, or neither. A connection for each
      * request keeps this short; a pool is faster.
      */
-    static void once(String id, String body) throws SQLException {
+    static void once(String id, String type, String body) throws SQLException {
         try (var db = connect(System.getenv("DATABASE_URL"))) {
             db.setAutoCommit(false);
             try (var seen = db.prepareStatement(
                     "insert into seen_webhooks (webhook_id) values (?) on conflict do nothing")) {
                 seen.setString(1, id);
                 if (seen.executeUpdate() == 1) {
-                    work(db, body);
+                    work(db, type, body);
                 }
             }
             db.commit(); // What is closed uncommitted is rolled back.
@@ -120,12 +125,22 @@ public class Receiver {
     }
 
     /** Yours. What takes longer than some seconds should only be queued here. */
-    static void work(Connection db, String body) throws SQLException {
-        try (var insert = db.prepareStatement(
-                "insert into received_events (event_type, body) values (coalesce(?::json ->> 'type', ''), ?)")) {
-            insert.setString(1, body);
+    static void work(Connection db, String type, String body) throws SQLException {
+        try (var insert = db.prepareStatement("insert into received_events (event_type, body) values (?, ?)")) {
+            insert.setString(1, type);
             insert.setString(2, body);
             insert.executeUpdate();
+        }
+    }
+
+    /** The event's type; null when there is none. */
+    static String type(String body) {
+        try {
+            var event = JsonParser.parseString(body);
+            return event.isJsonObject() && event.getAsJsonObject().get("type") instanceof JsonPrimitive type
+                ? type.getAsString() : null;
+        } catch (JsonParseException error) {
+            return null;
         }
     }
 

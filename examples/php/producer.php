@@ -25,17 +25,15 @@ function create_order(PgSql\Connection $db, string $customer, int $total_cents):
 function announce_prices(PgSql\Connection $db, int $list_no, array $prices): int
 {
     // One statement for all. The event ids name the work, not the run: a job that runs again sends nothing twice.
-    $rows = [];
+    $rows = $values = [];
     foreach ($prices as $item => $cents) {
-        $payload = ['type' => 'price.changed', 'data' => ['item' => $item, 'cents' => $cents]];
-        $rows[] = ['event_id' => "prices-$list_no-$item", 'payload' => $payload];
+        $event = ['type' => 'price.changed', 'data' => ['item' => $item, 'cents' => $cents]];
+        $rows[] = sprintf("('crm', 'price.changed', $%d, $%d)", count($values) + 1, count($values) + 2);
+        array_push($values, "prices-$list_no-$item", json_encode($event, JSON_THROW_ON_ERROR));
     }
-    $queued = pg_query_params($db, <<<'SQL'
-        insert into postrider.deliveries (endpoint, event_type, event_id, payload)
-        select 'crm', 'price.changed', event_id, payload
-          from json_to_recordset($1) as event (event_id text, payload json)
-        on conflict (endpoint, event_id) do nothing
-        SQL, [json_encode($rows, JSON_THROW_ON_ERROR)]);
+    $queued = pg_query_params($db,
+        'insert into postrider.deliveries (endpoint, event_type, event_id, payload) values ' . implode(', ', $rows)
+        . ' on conflict (endpoint, event_id) do nothing', $values);
     return pg_affected_rows($queued);
 }
 

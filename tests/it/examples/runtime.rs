@@ -11,8 +11,8 @@ use crate::support::verifiers::MUST_RUN;
 /// Where Debian puts the sources of Go packages.
 const DEBIAN_GO: &str = "/usr/share/gocode";
 
-/// Where Debian puts the JDBC driver, as the page says.
-const DEBIAN_JDBC: &str = "/usr/share/java/postgresql.jar";
+/// Where Debian puts what the page names.
+const DEBIAN_JARS: [&str; 2] = ["/usr/share/java/postgresql.jar", "/usr/share/java/gson.jar"];
 
 /// What can run an example.
 pub(super) struct Runtime {
@@ -114,7 +114,7 @@ pub(super) fn go() -> Result<Runtime, String> {
 pub(super) fn java() -> Result<Runtime, String> {
     // A runtime without the compiler cannot run a source file.
     succeeds("javac", &["--version"])?;
-    exists(DEBIAN_JDBC)?;
+    DEBIAN_JARS.iter().try_for_each(|jar| exists(jar))?;
     Ok(Runtime::of("java"))
 }
 

@@ -20,7 +20,11 @@ use crate::support::{Database, SOON, Worker, wait_until};
 /// What a compiler may need first, on a machine that does much else.
 const LONG: Duration = Duration::from_secs(180);
 
-/// The last look at an event: what was queued, or what was received.
+/// How the names of variables begin that a reader's shell does not have. A Cargo that found those of another would build
+/// its dependencies anew.
+const NOT_THE_READERS: [&str; 4] = ["PG", "POSTRIDER_", "CARGO_PKG_", "CARGO_MANIFEST_"];
+
+/// An event as it was queued, or as it was received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     pub(super) event_type: String,
@@ -47,7 +51,8 @@ pub(super) struct Session {
 impl Session {
     /// Pastes what is under "Receive", and waits until somebody listens.
     pub(super) async fn start(page: &Page, runtime: Runtime) -> Self {
-        let database = Database::fresh().await;
+        // The programs make tables of their own.
+        let database = Database::private().await;
         let port = free_port();
         let mut shell = shell(&database, port, &runtime);
         shell
@@ -301,9 +306,10 @@ struct Group(Worker);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
         // The shell has not been waited for, so the number is still its group's.
-        drop(group.map(|group| kill_process_group(group, Signal::KILL)));
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            kill_process_group(group, Signal::KILL).ok();
+        }
     }
 }
 
@@ -314,7 +320,7 @@ fn shell(database: &Database, port: u16, runtime: &Runtime) -> Command {
     let mut shell = Command::new("sh");
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("PG") || name.starts_with("POSTRIDER_") {
+        if NOT_THE_READERS.iter().any(|start| name.starts_with(start)) {
             shell.env_remove(&*name);
         }
     }
