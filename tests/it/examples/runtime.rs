@@ -70,8 +70,7 @@ pub(super) fn python() -> Result<Runtime, String> {
     }
     // The one that Debian's packages are for may stand behind another.
     succeeds("/usr/bin/python3", &import)?;
-    let path = std::env::var("PATH").unwrap_or_default();
-    Ok(runtime.with("PATH", format!("/usr/bin:{path}")))
+    Ok(runtime.with("PATH", format!("/usr/bin:{}", path())))
 }
 
 /// Its package is installed into a copy of the folder, beside the build, with the page's command.
@@ -132,6 +131,12 @@ pub(super) fn ruby() -> Result<Runtime, String> {
 pub(super) fn rust() -> Result<Runtime, String> {
     succeeds("cargo", &["--version"])?;
     Ok(Runtime::of("rust").with("CARGO_NET_OFFLINE", "true"))
+}
+
+/// Where programs are looked for.
+pub(super) fn path() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    path.to_string_lossy().into_owned()
 }
 
 fn exists(path: &str) -> Result<(), String> {

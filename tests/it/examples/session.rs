@@ -1,6 +1,8 @@
 //! One reader's shell: a page's commands pasted into it, and what then stands in the database.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -315,7 +317,7 @@ impl Drop for Group {
 
 /// A shell with the reader's surroundings: the database, the program on the path, and a port that is free.
 fn shell(database: &Database, port: u16, runtime: &Runtime) -> Command {
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_postrider"));
+    let program = Path::new(env!("CARGO_BIN_EXE_postrider"));
     let programs = program.parent().expect("a folder").display();
     let mut shell = Command::new("sh");
     for (name, _) in std::env::vars_os() {
@@ -330,7 +332,7 @@ fn shell(database: &Database, port: u16, runtime: &Runtime) -> Command {
         .partition(|(name, _)| *name != "PATH");
     let path = match path.first() {
         Some((_, path)) => path.clone(),
-        None => std::env::var("PATH").unwrap_or_default(),
+        None => super::runtime::path(),
     };
     shell
         .current_dir(&runtime.folder)
