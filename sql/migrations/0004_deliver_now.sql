@@ -8,6 +8,9 @@ alter table postrider.deliveries add column deadline timestamptz;
 comment on column postrider.deliveries.deadline is
   'No try begins after it, and none lasts beyond it; what is still open then ends as exhausted, deadline. NULL: none. A replay clears it.';
 
+-- Rows that a caller waits for are put in front of their lane, also of what a claim believes to be its front. They are few, and so is this.
+create index deliveries_awaited on postrider.deliveries (endpoint, next_retry, id) where deadline is not null and next_retry is not null;
+
 create or replace function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer
 )

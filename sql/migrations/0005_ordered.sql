@@ -7,14 +7,17 @@ comment on column postrider.endpoints.ordered is
 -- The head of an ordered lane, whatever its due time is.
 create index deliveries_order on postrider.deliveries (endpoint, id) where next_retry is not null;
 
-alter table postrider.endpoint_health add column head bigint;
+alter table postrider.endpoint_health add column head bigint, add column head_claim_no bigint, add column head_until timestamptz;
 comment on column postrider.endpoint_health.head is
   'The delivery that the last claim took while the endpoint was ordered. Others wait while it is in flight, also when lower ids are committed meanwhile.';
+comment on column postrider.endpoint_health.head_claim_no is 'Under which claim it was taken.';
+comment on column postrider.endpoint_health.head_until is
+  'Until when that claim had its lease. If somebody ends the delivery while it is in flight, the next one waits for the try''s end, at most until then.';
 
 -- ------------------------------------------------------------------ for the claim
 
 create function postrider.lane_in_flight(
-  endpoint text, max_in_flight integer, worker text, ordered boolean,
+  endpoint text, max_in_flight integer, worker text, ordered boolean, mark_due timestamptz, mark_id bigint,
   out in_flight integer, out by_worker integer, out head bigint, out held_until timestamptz
 )
 language plpgsql volatile
@@ -22,6 +25,9 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp set enable_sort = off set enable_incremental_sort = off as $$
 declare
   first record;
+  window_size integer := 16;
+  seen integer;
+  last record;
 begin
   -- Until its transaction ends, a claim has the lane for itself. It must count after it has the lock, and in a snapshot of that
   -- moment, to see what the claim before it took: hence a function, whose queries see more than the statement that calls it.
@@ -48,33 +54,50 @@ begin
       return;
     end if;
     -- One with a higher id may be in flight: taken before this one was committed, or replayed.
-    select d.lease_expires_at into held_until
+    select d.lease_expires_at, d.claim_no, d.exhausted_reason, h.head, h.head_claim_no, h.head_until
+      into last
       from postrider.endpoint_health h join postrider.deliveries d on d.id = h.head
-     where h.endpoint = lane_in_flight.endpoint and d.endpoint = lane_in_flight.endpoint and d.lease_expires_at > clock_timestamp();
-    if held_until is not null then
+     where h.endpoint = lane_in_flight.endpoint and d.endpoint = lane_in_flight.endpoint;
+    if last.lease_expires_at > clock_timestamp() then
       in_flight := 1;
+      held_until := last.lease_expires_at;
+      return;
+    end if;
+    -- A request is not called back by ending its delivery. Whoever did that put the try on record as lost, until its result comes.
+    if last.head_until > clock_timestamp()
+       and (last.exhausted_reason in ('cancelled', 'deadline', 'endpoint_disabled') or last.claim_no > last.head_claim_no + 1)
+       and exists (select from postrider.attempts a
+                    where a.delivery_id = last.head and a.claim_no = last.head_claim_no and a.outcome = 'lost'
+                      and a.started_at > clock_timestamp() - interval '1 day') then
+      in_flight := 1;
+      held_until := last.head_until;
       return;
     end if;
   end if;
   -- What is in flight stands in front, but for rows that others lock, and older ones that were committed late: 32 of them are
   -- looked past. Rows that a caller waits for stand in front too, as many as there are callers, and are not counted among these.
-  -- An ordered lane may have been an unordered one a moment ago.
-  select count(*), count(*) filter (where front.leased_by = lane_in_flight.worker)
-    into in_flight, by_worker
-    from (select d.lease_expires_at, d.leased_by
-            from postrider.deliveries d
-           where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
-             and (d.deadline is null or d.lease_expires_at is not null)
-           order by d.next_retry, d.id
-           limit lane_in_flight.max_in_flight + 32) front
-   where front.lease_expires_at > clock_timestamp();
+  -- An ordered lane may have been an unordered one a moment ago. The look goes only as far as it must, four times as far each time.
+  loop
+    window_size := least(window_size * 4, lane_in_flight.max_in_flight + 32);
+    select count(*) filter (where front.leased), count(*) filter (where front.leased and front.leased_by = lane_in_flight.worker),
+           count(*)
+      into in_flight, by_worker, seen
+      from (select d.lease_expires_at is not null and d.lease_expires_at > clock_timestamp() as leased, d.leased_by
+              from postrider.deliveries d
+             where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
+               and (d.deadline is null or d.lease_expires_at is not null)
+               and (d.next_retry, d.id) >= (coalesce(lane_in_flight.mark_due, '-infinity'), coalesce(lane_in_flight.mark_id, 0))
+             order by d.next_retry, d.id
+             limit window_size) front;
+    exit when seen < window_size or seen - in_flight > 32 or window_size >= lane_in_flight.max_in_flight + 32;
+  end loop;
   if lane_in_flight.ordered and in_flight = 0 then
     head := first.id;
   end if;
 end
 $$;
-comment on function postrider.lane_in_flight(text, integer, text, boolean) is
-  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
+comment on function postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint) is
+  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. Nothing open stands before mark_due and mark_id (NULL: not known). When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
 
 create or replace function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer
@@ -86,7 +109,7 @@ begin
     by_worker := 0;
   else
     select f.in_flight, f.by_worker into in_flight, by_worker
-      from postrider.lane_in_flight(lane_in_flight.endpoint, lane_in_flight.max_in_flight, lane_in_flight.worker, false) f;
+      from postrider.lane_in_flight(lane_in_flight.endpoint, lane_in_flight.max_in_flight, lane_in_flight.worker, false, null, null) f;
   end if;
 end
 $$;
@@ -96,7 +119,39 @@ comment on function postrider.lane_in_flight(text, integer, text) is
 -- ------------------------------------------------------------------ what people call
 -- Errors of our own: PR015 the endpoint is not ordered.
 
-create function postrider.skip(endpoint text) returns bigint
+create or replace function postrider.cancel(id bigint) returns boolean
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  d record;
+begin
+  select r.* into d from postrider.deliveries r where r.id = cancel.id for no key update;
+  if not found then
+    raise exception 'there is no delivery %', cancel.id using errcode = 'PR001',
+      hint = 'Its id is in postrider.deliveries; finished rows may have been pruned.';
+  elsif d.status = 'exhausted' and d.exhausted_reason = 'cancelled' then
+    return false;
+  elsif d.next_retry is null then
+    raise exception 'delivery % is already %', cancel.id, d.status using errcode = 'PR003',
+      hint = 'Only queued and failed deliveries can be cancelled.';
+  end if;
+  if d.lease_expires_at is not null then
+    -- Whoever takes over a lease puts that try on record; its own result, if one comes, replaces the row.
+    insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome, error_kind, error, worker)
+    values (now(), d.id, d.claim_no, d.attempt_count + 1, d.endpoint, 'lost', 'lost', 'cancelled while it was in flight', d.leased_by);
+  end if;
+  update postrider.deliveries r
+     set status = 'exhausted', exhausted_reason = 'cancelled', finished_at = now(), next_retry = null,
+         lease_expires_at = null, leased_by = null, claim_no = r.claim_no + 1,
+         attempt_count = r.attempt_count + case when d.lease_expires_at is null then 0 else 1 end
+   where r.id = cancel.id;
+  if exists (select from postrider.endpoints e where e.name = d.endpoint and e.ordered) then
+    -- What it held may go now.
+    perform postrider.ring();
+  end if;
+  return true;
+end
+$$;
+create function postrider.skip(endpoint text, seen bigint default null) returns bigint
 language plpgsql set search_path = pg_catalog, pg_temp set enable_sort = off set enable_incremental_sort = off as $$
 declare
   ordered boolean;
@@ -115,18 +170,20 @@ begin
    where d.endpoint >= skip.endpoint and d.endpoint <= skip.endpoint and d.next_retry is not null
    order by d.endpoint, d.id
    limit 1;
-  -- Whoever asks twice means the same one: what ended while we waited for its lock is not followed by the next.
+  if head <> skip.seen then
+    return null;
+  end if;
+  -- Two at once mean the same one: when it ended while we waited for its lock, the next is not skipped in its place.
   perform from postrider.deliveries d where d.id = head and d.next_retry is not null for no key update;
   if not found then
     return null;
   end if;
   perform postrider.cancel(head);
-  perform postrider.ring();
   return head;
 end
 $$;
-comment on function postrider.skip(text) is
-  'Cancels the delivery that holds the rest of an ordered endpoint, as postrider.cancel does, and returns its id. NULL: nothing is open, or it ended by itself meanwhile. Raises PR015 when the endpoint is not ordered.';
+comment on function postrider.skip(text, bigint) is
+  'Cancels the delivery that holds the rest of an ordered endpoint, as postrider.cancel does, and returns its id. NULL: nothing is open, it ended by itself meanwhile, or it is not seen, the one that you saw there. Raises PR015 when the endpoint is not ordered.';
 
 -- ------------------------------------------------------------------ what people read
 
@@ -166,3 +223,28 @@ select e.name, 1, h.next_retry
    and h.next_retry <= now() and (h.lease_expires_at is null or h.lease_expires_at <= now());
 comment on view postrider.due_now is
   'Deliveries that wait for a worker at this moment, per endpoint that is neither paused nor disabled; of an ordered endpoint only the one whose turn it is.';
+
+create or replace view postrider.endpoint_summary as
+select e.name as endpoint, e.enabled, e.paused, e.disabled_reason,
+       coalesce(o.open, 0) as open,
+       case when e.ordered then case when t.next_retry <= now() then 1 else 0 end else coalesce(o.due, 0) end as due,
+       coalesce(o.in_flight, 0) as in_flight, coalesce(o.failed, 0) as failed,
+       case when e.ordered then t.next_retry else o.oldest_due end as oldest_due,
+       h.consecutive_failures, h.failing_since, h.last_success_at
+  from postrider.endpoints e
+  left join postrider.endpoint_health h on h.endpoint = e.name
+  left join (
+    select d.endpoint, count(*) as open,
+           count(*) filter (where d.next_retry <= now() and coalesce(d.lease_expires_at <= now(), true)) as due,
+           count(*) filter (where d.lease_expires_at > now()) as in_flight,
+           count(*) filter (where d.status = 'failed') as failed,
+           min(d.next_retry) filter (where coalesce(d.lease_expires_at <= now(), true)) as oldest_due
+      from postrider.deliveries d where d.next_retry is not null group by d.endpoint
+  ) o on o.endpoint = e.name
+  left join lateral (
+    select case when coalesce(f.lease_expires_at <= now(), true) then f.next_retry end as next_retry
+      from postrider.deliveries f
+     where e.ordered and f.endpoint >= e.name and f.endpoint <= e.name and f.next_retry is not null
+     order by f.endpoint, f.id limit 1) t on true;
+comment on view postrider.endpoint_summary is
+  'Each endpoint with its open deliveries and its health. Of an ordered endpoint only the delivery whose turn it is can be due.';

@@ -1,5 +1,9 @@
 -- Many at once, by filter: replayed, cancelled, counted first.
 
+-- Of the migration before, in a transaction of its own: rows are looked at while others write.
+alter table postrider.deliveries validate constraint deliveries_have_one_of_payload_body_event;
+alter table postrider.deliveries validate constraint deliveries_only_finished_rows_are_purged;
+
 -- Oldest first within an endpoint, so that each batch goes on where the one before ended. Only what ends undelivered is in it.
 create index deliveries_dead on postrider.deliveries (endpoint, finished_at) where status = 'exhausted';
 
@@ -15,19 +19,23 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_custom_plan set enable_sort = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   replayed bigint;
+  purged bigint;
 begin
   if replay_matching.status is null or replay_matching.status not in ('exhausted', 'delivered') then
     raise exception 'only exhausted or delivered deliveries can be replayed, not %', coalesce(replay_matching.status, 'null')
       using errcode = 'PR017', hint = 'Those that are queued or failed are sent anyway.';
   end if;
-  if replay_matching.dry_run then
-    select count(*) into replayed
+  if replay_matching.dry_run is distinct from false then
+    select count(*) filter (where r.payload_purged_at is null), count(*) filter (where r.payload_purged_at is not null) into replayed, purged
       from postrider.deliveries r join postrider.endpoints e on e.name = r.endpoint and e.enabled
      where r.status = replay_matching.status and r.next_retry is null
        and (replay_matching.endpoint is null or r.endpoint = replay_matching.endpoint)
        and (replay_matching.reason is null or r.exhausted_reason = replay_matching.reason)
        and (replay_matching.since is null or r.finished_at >= replay_matching.since)
        and (replay_matching.until is null or r.finished_at < replay_matching.until);
+    if purged > 0 then
+      raise notice '% more would match, but their payload was purged: they cannot be replayed', purged;
+    end if;
     return replayed;
   end if;
   if replay_matching.status = 'exhausted' then
@@ -36,30 +44,32 @@ begin
         from postrider.endpoints e
        cross join lateral (
           select r.id from postrider.deliveries r
-           where r.endpoint = e.name and r.status = 'exhausted' and r.next_retry is null
+           where r.endpoint = e.name and r.status = 'exhausted' and r.next_retry is null and r.payload_purged_at is null
              and (replay_matching.reason is null or r.exhausted_reason = replay_matching.reason)
              and (replay_matching.since is null or r.finished_at >= replay_matching.since)
              and (replay_matching.until is null or r.finished_at < replay_matching.until)
-           order by r.finished_at limit replay_matching.max_rows for no key update skip locked) c
+           order by r.finished_at limit coalesce(replay_matching.max_rows, 1000) for no key update skip locked) c
        where e.enabled and (replay_matching.endpoint is null or e.name = replay_matching.endpoint)
-       limit replay_matching.max_rows
+       limit coalesce(replay_matching.max_rows, 1000)
     )
     update postrider.deliveries r
        set status = 'queued', exhausted_reason = null, finished_at = null, next_retry = now(),
-           budget_from = r.attempt_count, claim_no = r.claim_no + 1
+           deadline = null, budget_from = r.attempt_count, claim_no = r.claim_no + 1
      where r.id = any (array(select c.id from chosen c));
   else
     -- No index leads to delivered rows by endpoint and time: it would cost each delivery.
     with chosen as materialized (
       select r.id from postrider.deliveries r join postrider.endpoints e on e.name = r.endpoint and e.enabled
-       where r.status = replay_matching.status and r.next_retry is null and replay_matching.reason is null
+       where r.status = replay_matching.status and r.next_retry is null and r.payload_purged_at is null
+         and replay_matching.reason is null
          and (replay_matching.endpoint is null or r.endpoint = replay_matching.endpoint)
          and (replay_matching.since is null or r.finished_at >= replay_matching.since)
          and (replay_matching.until is null or r.finished_at < replay_matching.until)
-       order by r.id limit replay_matching.max_rows for no key update of r skip locked
+       order by r.id limit coalesce(replay_matching.max_rows, 1000) for no key update of r skip locked
     )
     update postrider.deliveries r
-       set status = 'queued', finished_at = null, next_retry = now(), budget_from = r.attempt_count, claim_no = r.claim_no + 1
+       set status = 'queued', finished_at = null, next_retry = now(), deadline = null,
+           budget_from = r.attempt_count, claim_no = r.claim_no + 1
      where r.id = any (array(select c.id from chosen c));
   end if;
   get diagnostics replayed = row_count;
@@ -70,7 +80,7 @@ begin
 end
 $$;
 comment on function postrider.replay_matching(text, text, text, timestamptz, timestamptz, integer, boolean) is
-  'Replays finished deliveries of enabled endpoints, oldest first within each, at most max_rows; returns how many. Give until and call it again until it returns 0. dry_run: only counts them, all that match.';
+  'Replays finished deliveries of enabled endpoints, oldest first within each, at most max_rows; returns how many. Give until and call it again until it returns 0. Those whose payload was purged are left out. dry_run: only counts them, all that match, and says in a notice how many are left out.';
 
 create function postrider.cancel_matching(
   endpoint text default null, event_type text default null, status text default null,
@@ -89,7 +99,7 @@ begin
     raise exception 'only queued or failed deliveries can be cancelled, not %', cancel_matching.status using errcode = 'PR017',
       hint = 'Those that are delivered or exhausted have ended.';
   end if;
-  if cancel_matching.dry_run then
+  if cancel_matching.dry_run is distinct from false then
     select count(*) into cancelled
       from postrider.deliveries r
      where r.next_retry is not null
@@ -110,7 +120,7 @@ begin
        and (cancel_matching.status is null or r.status = cancel_matching.status)
        and (cancel_matching.since is null or r.created_at >= cancel_matching.since)
        and (cancel_matching.until is null or r.created_at < cancel_matching.until)
-     order by r.endpoint, r.id limit cancel_matching.max_rows for no key update skip locked
+     order by r.endpoint, r.id limit coalesce(cancel_matching.max_rows, 1000) for no key update skip locked
   ),
   lost as (
     -- As in postrider.cancel: a result that comes after all replaces the row.

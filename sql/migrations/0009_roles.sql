@@ -17,6 +17,25 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('producer', 'function postrider.deliver_now_end', 'execute'),
   ('producer', 'function postrider.deliver_now_outcome', 'execute'),
 
+  -- Owners of tables watch them. What a watch hands over may go to any endpoint and tenant, so not for whoever is bound to one.
+  ('unbound producer', 'table postrider.changes',
+   'insert (watch, schema_name, table_name, operation, event_type, endpoint, tenant, shaped, records, old_records, tenants)'),
+  ('unbound producer', 'table postrider.watches', 'select'),
+  ('unbound producer', 'function postrider.watch', 'execute'),
+  ('unbound producer', 'function postrider.unwatch', 'execute'),
+  ('unbound producer', 'function postrider.watch_settings', 'execute'),
+  ('unbound producer', 'function postrider.watch_function', 'execute'),
+  ('unbound producer', 'function postrider.watch_query', 'execute'),
+  ('unbound producer', 'function postrider.watch_source', 'execute'),
+  ('unbound producer', 'function postrider.watched_body_call', 'execute'),
+  ('unbound producer', 'function postrider.try_watch_query', 'execute'),
+  ('unbound producer', 'function postrider.check_watched_table', 'execute'),
+  ('unbound producer', 'function postrider.check_watched_columns', 'execute'),
+  ('unbound producer', 'function postrider.check_watched_endpoint', 'execute'),
+  ('unbound producer', 'function postrider.forget_watch_errors', 'execute'),
+  ('unbound producer', 'function postrider.take_changes', 'execute'),
+  ('unbound producer', 'function postrider.note_watch_error', 'execute'),
+
   -- Delivers. It reads all that is sent and signs with the secrets; it changes neither contents nor addresses.
   ('worker', 'table postrider.schema_migrations', 'select'),
   ('worker', 'table postrider.retry_policies', 'select'),
@@ -26,14 +45,17 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('worker', 'table postrider.events', 'select'),
   ('worker', 'table postrider.deliveries',
    'select, update (status, exhausted_reason, next_retry, lease_expires_at, leased_by, claim_no, attempt_count, last_status_code, last_error, finished_at)'),
+  ('worker', 'table postrider.changes', 'select (id, next_try)'),
+  ('worker', 'function postrider.publish_changes', 'execute'),
   ('worker', 'table postrider.attempts', 'select, insert, update'),
   ('worker', 'table postrider.workers', 'select, insert, update, delete'),
   ('worker', 'sequence postrider.revisions', 'usage'),
   ('worker', 'function postrider.lane_in_flight(text, integer, text)', 'execute'),
-  ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean)', 'execute'),
+  ('worker', 'function postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint)', 'execute'),
   ('worker', 'function postrider.make_attempt_partitions', 'execute'),
   ('worker', 'function postrider.fold_reports', 'execute'),
   ('worker', 'function postrider.are_patterns', 'execute'),
+  ('worker', 'function postrider.prune', 'execute'),
 
   -- Looks. No secret, no header that was configured, no URL but masked, nothing that was to be sent; what receivers answered, yes.
   ('reader', 'table postrider.schema_migrations', 'select'),
@@ -46,8 +68,9 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('reader', 'table postrider.events', 'select (id, event_id, event_type, tenant, created_at, deliveries)'),
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
-   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at)'),
+   'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at, payload_purged_at)'),
   ('reader', 'table postrider.attempts', 'select'),
+  ('reader', 'table postrider.retention', 'select'),
   ('reader', 'table postrider.reports', 'select'),
   ('reader', 'table postrider.report_changes', 'select'),
   ('reader', 'function postrider.duration_bounds', 'execute'),
@@ -70,8 +93,14 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'table postrider.deliveries',
    'select, insert (endpoint, event_id, event_type, payload, body, content_type, event, headers, next_retry, max_retries, deadline), '
    'update (status, exhausted_reason, next_retry, deadline, lease_expires_at, leased_by, claim_no, attempt_count, budget_from, finished_at)'),
+  ('operator', 'table postrider.changes', 'select, delete'),
+  ('operator', 'table postrider.watch_errors', 'select, delete'),
+  ('operator', 'table postrider.watches', 'select'),
+  ('operator', 'function postrider.watch_settings', 'execute'),
+  ('operator', 'function postrider.publish_changes', 'execute'),
   ('operator', 'table postrider.attempts', 'select, insert'),
   ('operator', 'table postrider.workers', 'select'),
+  ('operator', 'table postrider.retention', 'select, update (age)'),
   ('operator', 'table postrider.reports', 'select, delete'),
   ('operator', 'table postrider.report_changes', 'select'),
   ('operator', 'table postrider.report_sums', 'select'),
@@ -103,6 +132,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.replay', 'execute'),
   ('operator', 'function postrider.replay_matching', 'execute'),
   ('operator', 'function postrider.cancel', 'execute'),
+  ('operator', 'function postrider.cancel_matching', 'execute'),
   ('operator', 'function postrider.skip', 'execute'),
   ('operator', 'function postrider.pause', 'execute'),
   ('operator', 'function postrider.resume', 'execute'),
@@ -113,6 +143,8 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('operator', 'function postrider.new_secret', 'execute'),
   ('operator', 'function postrider.ring', 'execute'),
   ('operator', 'function postrider.fold_reports', 'execute'),
+  ('operator', 'function postrider.prune', 'execute'),
+  ('operator', 'function postrider.prunable', 'execute'),
   ('operator', 'function postrider.duration_bounds', 'execute'),
   ('operator', 'function postrider.percentile_ms', 'execute'),
   ('operator', 'function postrider.lists_statuses', 'execute'),
@@ -121,6 +153,11 @@ create view postrider.role_privileges (part, object, verbs) as values
 
   -- Views read with their owner's rights, so that no row-level security binds them: for readers who see every tenant.
   ('unbound reader', 'table postrider.workers', 'select'),
+  ('unbound reader', 'table postrider.changes',
+   'select (id, next_try, at, tries, shaped, watch, schema_name, table_name, operation, event_type, endpoint, tenant, error)'),
+  ('unbound reader', 'table postrider.watch_errors', 'select'),
+  ('unbound reader', 'table postrider.watches', 'select'),
+  ('unbound reader', 'function postrider.watch_settings', 'execute'),
   ('unbound reader', 'table postrider.report_sums', 'select'),
   ('unbound reader', 'table postrider.report_hours', 'select'),
   ('unbound reader', 'table postrider.delivery_state', 'select'),
@@ -133,7 +170,7 @@ create view postrider.role_privileges (part, object, verbs) as values
   -- What the policies of the tenant-bound ask in their name.
   ('bound', 'table postrider.endpoints', 'select (name, tenant)');
 comment on view postrider.role_privileges is
-  'What postrider.grant_producer, grant_worker, grant_reader and grant_operator grant, one row per part and object. "unbound reader" goes with reader unless it is bound to a tenant, "bound" with whoever is.';
+  'What postrider.grant_producer, grant_worker, grant_reader and grant_operator grant, one row per part and object. "unbound reader" goes with reader unless it is bound to a tenant, "unbound producer" likewise, "bound" with whoever is.';
 
 -- Later migrations make functions, too; a test holds that none of them is left to PUBLIC.
 revoke all on all routines in schema postrider from public;
@@ -261,7 +298,7 @@ begin
     execute format('revoke %s on %s from %s', rule.verbs, rule.object, role);
   end loop;
   select p.object into open_view from postrider.role_privileges p
-   where p.part like 'unbound %' and has_table_privilege(role, substr(p.object, length('table ') + 1), 'select') limit 1;
+   where p.part like 'unbound %' and p.object like 'table %' and has_table_privilege(role, substr(p.object, length('table ') + 1), 'select') limit 1;
   if open_view is not null then
     raise exception 'role % reads every tenant in % still', role, open_view using errcode = '22023',
       hint = 'Another role that it is a member of, or PUBLIC, may read it: take that away first.';

@@ -7,14 +7,16 @@
 --   $5 double precision  finished this many seconds ago or later; null: any time
 --   $6 text              finished before this time; null: see $7
 --   $7 double precision  finished longer than this many seconds ago; null: before now
--- Returns one row: matching bigint, at_disabled bigint (would match, but their endpoint is disabled), since text,
+-- Returns one row: matching bigint, at_disabled bigint (would match, but their endpoint is disabled), purged bigint (would match, but
+--   their payload was purged), since text,
 --   until text (RFC 3339 with microseconds).
 with span as (
   select coalesce($4::text::timestamptz, now() - make_interval(secs => $5::double precision)) as since,
          least($6::text::timestamptz, now() - make_interval(secs => $7::double precision), now()) as until
 )
-select count(d.id) filter (where e.enabled) as matching,
-       count(d.id) filter (where not e.enabled) as at_disabled,
+select count(d.id) filter (where e.enabled and d.payload_purged_at is null) as matching,
+       count(d.id) filter (where not e.enabled and d.payload_purged_at is null) as at_disabled,
+       count(d.id) filter (where d.payload_purged_at is not null) as purged,
        coalesce(to_char(min(s.since) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), min(s.since)::text) as since,
        coalesce(to_char(min(s.until) at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), min(s.until)::text) as until
   from span s

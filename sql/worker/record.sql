@@ -1,7 +1,7 @@
 -- Writes a batch of results: moves the deliveries on, puts the attempts on record, keeps the endpoints' health.
 --
 -- Arrays of equal length, one element per result:
--- $1  bigint[]      delivery_id
+-- $1  bigint[]      delivery_id, rising: rows are locked in this order, so that two batches cannot wait for each other
 -- $2  bigint[]      claim_no: the claim under which the try was made; the fence
 -- $3  text[]        status: what the delivery becomes: failed, delivered or exhausted
 -- $4  text[]        exhausted_reason, NULL unless exhausted
@@ -23,7 +23,8 @@
 -- Returns the delivery_id of each result that moved its delivery. One that is missing came too late, or was written before (the
 -- acknowledgement got lost): it moves nothing, and only an attempt that stands as lost takes over what it knows.
 --
--- The fence is id and claim_no alone, so that the primary key is the way in. Rows are locked in the order of their ids.
+-- The fence is id and claim_no alone, and the id is compared with an array of one, so that the way in is a probe of the primary key for each
+-- result, one after the other, whatever the planner believes.
 with result as materialized (
   select r.*
     from unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::timestamptz[], $8::integer[],
@@ -32,13 +33,6 @@ with result as materialized (
       as r (delivery_id, claim_no, status, exhausted_reason, delay_ms, endpoint, started_at, duration_ms,
             outcome, status_code, error_kind, error, request_headers, response_headers, response_body, response_truncated,
             remote_addr)
-),
-locked as materialized (
-  select d.id
-    from postrider.deliveries d
-   where d.id = any ($1::bigint[])
-   order by d.id
-     for no key update
 ),
 moved as (
   update postrider.deliveries d
@@ -53,8 +47,7 @@ moved as (
          last_status_code = r.status_code,
          last_error = r.error
     from result r
-   where d.id = any (array(select l.id from locked l))
-     and d.id = r.delivery_id and d.claim_no = r.claim_no
+   where d.id = any (array[r.delivery_id]) and d.claim_no = r.claim_no
   returning d.attempt_count, d.next_retry, r.*
 ),
 recorded as (

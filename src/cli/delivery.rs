@@ -189,6 +189,13 @@ async fn run_show(client: &Client, args: &ShowArgs) -> anyhow::Result<Exit> {
     print_content(&delivery);
     println!();
     print_attempts(&attempts);
+    let on_record = i32::try_from(attempts.len()).unwrap_or(i32::MAX);
+    if on_record < delivery.summary.attempt_count {
+        println!(
+            "({} tries are not on record any more: days of attempts are pruned)",
+            delivery.summary.attempt_count - on_record
+        );
+    }
     if args.full {
         print_exchanges(&attempts);
     } else {
@@ -273,6 +280,10 @@ fn properties(delivery: &Delivery) -> Vec<(&'static str, Option<String>)> {
 }
 
 fn print_content(delivery: &Delivery) {
+    if let Some(time) = &delivery.payload_purged_at {
+        println!("its payload was purged at {time}: it cannot be replayed");
+        return;
+    }
     let kind = harmless::line(&delivery.content_type);
     println!("{kind}, {} bytes:", delivery.content_bytes);
     let (text, shown) = match (&delivery.payload, &delivery.body) {
@@ -340,6 +351,13 @@ fn print_newest_refusal(attempts: &[Attempt]) {
     let Some(attempt) = attempts.last().filter(|last| last.outcome != "delivered") else {
         return;
     };
+    if let Some(time) = &attempt.reply_purged_at {
+        println!(
+            "\nwhat was answered to try {} was purged at {time}",
+            attempt.attempt_no
+        );
+        return;
+    }
     let Some(body) = attempt
         .response_body
         .as_ref()
@@ -383,7 +401,9 @@ fn print_exchanges(attempts: &[Attempt]) {
         {
             println!("{}", bytes_as_text(body));
         }
-        if attempt.response_truncated {
+        if let Some(time) = &attempt.reply_purged_at {
+            println!("(what was answered was purged at {time})");
+        } else if attempt.response_truncated {
             println!("(the receiver sent more, which was not kept, or broke off)");
         }
     }

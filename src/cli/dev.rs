@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// Fail only the first N tries of each event
     #[arg(long, value_name = "N", requires = "fail")]
     times: Option<u64>,
+    /// Keep everything: do not remove what is older than postrider.retention says
+    #[arg(long)]
+    no_prune: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -117,9 +120,13 @@ impl Dev {
                 "{waiting} deliveries of earlier are still open; they go on when they are due.\n"
             );
         }
+        let mut arguments = WORKER.to_vec();
+        if self.args.no_prune {
+            arguments.push("--no-prune");
+        }
         self.worker = Some(Child::start(
             Recipe {
-                arguments: &WORKER,
+                arguments: &arguments,
                 environment: &[("POSTRIDER_DATABASE_URL", &self.url)],
             },
             |_, line| println!("worker   | {line}"),

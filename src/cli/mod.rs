@@ -27,6 +27,8 @@ mod man;
 mod migrate;
 mod output;
 mod private;
+mod publish;
+mod prune;
 mod refusal;
 mod replay;
 mod send;
@@ -35,6 +37,7 @@ mod signature;
 mod stats;
 mod value;
 mod verify;
+mod watch;
 mod worker;
 
 pub use exit::{Exit, Failure};
@@ -82,14 +85,24 @@ enum Command {
     Endpoint(endpoint::Args),
     /// Queue an event by hand
     Send(send::Args),
+    /// Queue an event for every endpoint that asks for it
+    Publish(publish::Args),
     /// List, show and cancel deliveries
     Delivery(delivery::Args),
     /// Send finished deliveries again
     Replay(replay::Args),
+    /// Make events of the changes of a table
+    Watch(watch::Args),
+    /// End a watch
+    Unwatch(watch::EndArgs),
+    /// List the watches, with what waits and what went wrong
+    Watches(watch::ListArgs),
     /// Show what happened lately and what waits now
     Stats(stats::Args),
     /// Deliver what is due, until you stop it
     Worker(worker::Args),
+    /// Remove what is older than postrider.retention says, or show what that is
+    Prune(prune::Args),
     /// Receive webhooks on this machine: see them, verify them, fail them on purpose
     Listen(listen::Args),
     /// Print the headers that sign a body
@@ -117,10 +130,15 @@ impl Command {
             Self::Migrate(args) => migrate::run(args).await,
             Self::Endpoint(args) => endpoint::run(args).await,
             Self::Send(args) => send::run(args).await,
+            Self::Publish(args) => publish::run(args).await,
             Self::Delivery(args) => delivery::run(args).await,
             Self::Replay(args) => replay::run(args).await,
+            Self::Watch(args) => watch::run(args).await,
+            Self::Unwatch(args) => watch::end(args).await,
+            Self::Watches(args) => watch::list(args).await,
             Self::Stats(args) => stats::run(args).await,
             Self::Worker(args) => worker::run(args).await,
+            Self::Prune(args) => prune::run(args).await,
             Self::Listen(args) => listen::run(args).await,
             Self::Sign(args) => sign::run(args).await,
             Self::Verify(args) => verify::run(args).await,

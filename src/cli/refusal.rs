@@ -57,6 +57,23 @@ fn next_step(kind: Refused) -> (Exit, &'static str) {
             Exit::Failures,
             "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
         ),
+        Refused::NotWatchable => (
+            Exit::Usage,
+            "`postrider watch --help` says what each option takes; names of columns are written without quotes",
+        ),
+        Refused::WatchNameTaken => (
+            Exit::Failures,
+            "choose another --name, or end that one with `postrider unwatch NAME` first",
+        ),
+        Refused::NoSuchWatch => (Exit::Failures, "`postrider watches` lists those there are"),
+        Refused::OtherTenant => (
+            Exit::Usage,
+            "leave --tenant out, or connect with the setting postrider.tenant of that tenant",
+        ),
+        Refused::Purged => (
+            Exit::Failures,
+            "queue the event anew with `postrider send`; `postrider prune --dry-run` shows for how long payloads are kept",
+        ),
         Refused::NotOrdered => (
             Exit::Failures,
             "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",

@@ -104,8 +104,10 @@ async fn select(client: &Client, args: &Args) -> anyhow::Result<Selection> {
         until: args.until.clone(),
     };
     let selection = replay::select(client, filter).await.map_err(explain)?;
-    if let (0, 0, Some(name)) = (selection.matching, selection.at_disabled, &args.endpoint)
-        && !endpoint::exists(client, name).await?
+    if let (0, Some(name)) = (
+        selection.matching + selection.at_disabled + selection.purged,
+        &args.endpoint,
+    ) && !endpoint::exists(client, name).await?
     {
         return Err(no_such_endpoint(name));
     }
@@ -121,6 +123,12 @@ fn announce(selection: &Selection, total: i64) {
         eprintln!(
             "note: {} more belong to disabled endpoints and are left out; enable those first",
             selection.at_disabled
+        );
+    }
+    if selection.purged > 0 {
+        eprintln!(
+            "note: {} more are left out: their payload was purged, they cannot be replayed",
+            selection.purged
         );
     }
 }

@@ -135,8 +135,10 @@ fn understand(args: Args) -> anyhow::Result<NewDelivery> {
     };
     let content = match (args.payload, args.file, args.body) {
         (_, _, Some(path)) => Content::Body(read(&path)?, args.content_type),
-        (_, Some(path), None) => json_text(read(&path)?)?,
-        (Some(payload), None, None) if payload == "-" => json_text(read(Path::new("-"))?)?,
+        (_, Some(path), None) => Content::Json(json_text(read(&path)?)?),
+        (Some(payload), None, None) if payload == "-" => {
+            Content::Json(json_text(read(Path::new("-"))?)?)
+        }
         (payload, None, None) => Content::Json(payload.unwrap_or_default()),
     };
     Ok(NewDelivery {
@@ -150,7 +152,8 @@ fn understand(args: Args) -> anyhow::Result<NewDelivery> {
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+/// A whole file; `-` is stdin.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
         io::stdin().lock().read_to_end(&mut bytes)
@@ -167,8 +170,8 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn json_text(bytes: Vec<u8>) -> Result<Content, Failure> {
-    String::from_utf8(bytes).map(Content::Json).map_err(|_| {
+pub(super) fn json_text(bytes: Vec<u8>) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|_| {
         Failure::usage(
             "the payload is not JSON: it is not UTF-8",
             "correct it, or send bytes that are not JSON with --body FILE --content-type TYPE",

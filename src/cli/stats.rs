@@ -89,7 +89,7 @@ fn print(stats: &Stats, characters: Characters) {
     output::details(&[
         ("due now", Some(backlog.due.to_string())),
         (
-            "held: endpoint paused or disabled",
+            "held: paused, disabled or in line",
             (backlog.held > 0).then(|| backlog.held.to_string()),
         ),
         ("oldest due", backlog.oldest_due.clone()),

@@ -17,7 +17,7 @@ use crate::outbound::{self, Client, Guard};
 use crate::store::connect::Connector;
 use crate::store::queue::Sessions;
 use crate::store::{self, migrate};
-use crate::worker::{self, Options, Until, Waking};
+use crate::worker::{self, Options, Pruning, Until, Waking};
 
 /// Signals so close together are one: `timeout`, for example, signals its child, and then the group that the child is in.
 const ONE_SIGNAL: Duration = Duration::from_millis(300);
@@ -99,6 +99,9 @@ pub(super) struct Args {
     /// The database is behind PgBouncer in transaction mode: no LISTEN, no prepared statements, no session settings
     #[arg(long, env = "POSTRIDER_POOLER", value_parser = FalseyValueParser::new())]
     pooler: bool,
+    /// Do not remove what is older than postrider.retention says; another worker or `postrider prune` may. --drain never does
+    #[arg(long, env = "POSTRIDER_NO_PRUNE", value_parser = FalseyValueParser::new())]
+    no_prune: bool,
     /// How this worker is called in postrider.workers and in attempts [default: host, process id and a random part]
     #[arg(long, value_name = "NAME", env = "POSTRIDER_WORKER_NAME")]
     name: Option<String>,
@@ -214,6 +217,11 @@ fn options(args: &Args) -> anyhow::Result<Options> {
             Until::Drained
         } else {
             Until::Stopped
+        },
+        pruning: if args.no_prune || args.drain {
+            Pruning::Off
+        } else {
+            Pruning::On
         },
         sessions: if args.pooler {
             Sessions::Pooled

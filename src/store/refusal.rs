@@ -36,6 +36,16 @@ pub enum Refused {
     NotDelivered,
     /// PR008: waited for, and not even begun.
     NotTaken,
+    /// PR012: an argument of watch makes no sense.
+    NotWatchable,
+    /// PR013: a watch has this name already.
+    WatchNameTaken,
+    /// PR014: no watch has this name.
+    NoSuchWatch,
+    /// PR011: the session acts for another tenant.
+    OtherTenant,
+    /// PR010: what it carried was removed by retention.
+    Purged,
     /// PR015: its deliveries do not wait for each other.
     NotOrdered,
     /// PR016: nothing says which deliveries are meant.
@@ -110,6 +120,11 @@ fn kind(said: &DbError) -> Option<Refused> {
         ("PR006", _) => Refused::Rejected,
         ("PR007", _) => Refused::NotDelivered,
         ("PR008", _) => Refused::NotTaken,
+        ("PR012", _) => Refused::NotWatchable,
+        ("PR013", _) => Refused::WatchNameTaken,
+        ("PR014", _) => Refused::NoSuchWatch,
+        ("PR011", _) => Refused::OtherTenant,
+        ("PR010", _) => Refused::Purged,
         ("PR015", _) => Refused::NotOrdered,
         ("PR016", _) => Refused::NoFilter,
         ("PR017", _) => Refused::WrongStatus,

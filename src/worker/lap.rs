@@ -6,10 +6,18 @@
 
 use std::time::Duration;
 
+/// Lanes that one claim walks past at most.
+const LANES: i32 = 64;
+
+/// Deliveries that a claim may take of one lane before the next claim goes on to others: each lane that is looked at costs something.
+const SHARE: usize = 16;
+
 /// The cursor of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lap {
     cursor: String,
+    /// Half as many after a claim that was filled, twice as many after one that was not.
+    lanes: i32,
     /// Nothing was taken since the start of this lap. A lap that began in the middle does not count.
     empty_so_far: bool,
 }
@@ -44,6 +52,8 @@ pub(super) struct Waits {
     pub(super) capped: bool,
     /// For another claim to be done with their lane.
     pub(super) contended: bool,
+    /// For changes of watched tables to become deliveries.
+    pub(super) changes: bool,
 }
 
 impl Waits {
@@ -61,6 +71,7 @@ impl Waits {
             rationed: self.rationed || other.rationed,
             capped: self.capped || other.capped,
             contended: self.contended || other.contended,
+            changes: self.changes || other.changes,
         }
     }
 }
@@ -74,7 +85,24 @@ pub(super) enum Step {
     Rest,
 }
 
+impl Default for Lap {
+    fn default() -> Self {
+        Self {
+            cursor: String::new(),
+            lanes: LANES,
+            empty_so_far: false,
+        }
+    }
+}
+
 impl Lap {
+    /// How many lanes the next claim should walk past, when it may take so many deliveries.
+    #[must_use]
+    pub(super) fn lanes(&self, wanted: usize) -> i32 {
+        let least = i32::try_from(wanted.div_ceil(SHARE)).unwrap_or(LANES);
+        self.lanes.clamp(least.min(LANES), LANES)
+    }
+
     /// Where the next walk starts; empty at the start of a lap.
     #[must_use]
     pub(super) fn cursor(&self) -> &str {
@@ -90,6 +118,11 @@ impl Lap {
             self.empty_so_far = false;
         }
         let full = walk.taken >= walk.wanted || (walk.heavy && walk.taken > 0);
+        self.lanes = if full {
+            walk.lanes / 2
+        } else {
+            walk.lanes.saturating_mul(2)
+        };
         let over = walk.hops < walk.lanes;
         let served_to_the_end = walk.last_served == walk.end;
         if full && !(over && served_to_the_end) {

@@ -20,7 +20,7 @@ const UNIT: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Memory(Arc<Semaphore>);
 
-/// What a try holds until its result is written.
+/// What a try holds until it has ended.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) _slot: OwnedSemaphorePermit,

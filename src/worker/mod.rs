@@ -8,10 +8,13 @@ mod backoff;
 mod clock;
 mod endpoints;
 mod lap;
+mod marks;
 mod memory;
 mod options;
+mod publisher;
 mod recorder;
 mod report;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,16 +31,16 @@ use self::backoff::Backoff;
 use self::clock::{DatabaseTime, Moment};
 use self::endpoints::Endpoints;
 use self::lap::{Lap, Step, Waits, Walk};
+use self::marks::Marks;
 use self::memory::{Memory, Slot};
-pub use self::options::{Options, Summary, Until, Waking};
+pub use self::options::{Options, Pruning, Summary, Until, Waking};
+use self::publisher::Publisher;
 use self::recorder::{Held, Recorder, Tally, chain};
+use self::upkeep::Upkeep;
 use crate::outbound::Client;
 use crate::store::connect::Connector;
 use crate::store::queue::{Ask, Claim, Queue, Taken};
 use crate::store::{Error, doorbell};
-
-/// Lanes that one claim walks past at most.
-const LANES: i32 = 64;
 
 /// Deliveries that one claim takes at most.
 const CLAIM_BATCH: usize = 1000;
@@ -62,8 +65,9 @@ const CONTENDED: Duration = Duration::from_millis(5);
 /// The shortest sleep for the next due time when the last ones came to nothing: what comes due then belongs to paused endpoints.
 const IDLE_LEAST: Duration = Duration::from_millis(50);
 
-/// Day partitions are looked after this often.
-const PARTITIONS_EVERY: Duration = Duration::from_secs(3600);
+/// Results that may wait to be written, beside as many as there are tries at a time: enough that a slot need not wait for a commit, and that a
+/// statement carries many.
+const UNWRITTEN: usize = 1000;
 
 /// Runs a worker until it is told to stop, or until it has drained what is due.
 ///
@@ -93,13 +97,15 @@ pub async fn run(
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
     let slots = Arc::new(Semaphore::new(options.concurrency));
+    let all_places = options.concurrency + UNWRITTEN;
+    let places = Arc::new(Semaphore::new(all_places));
     let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
     let recorder = Recorder {
         queue: queue.clone(),
         worker: options.name.clone(),
-        slots: Arc::clone(&slots),
-        concurrency: options.concurrency,
+        places: Arc::clone(&places),
+        all_places,
         tally: Arc::clone(&tally),
         room_wanted: Arc::clone(&room_wanted),
         wake: Arc::clone(&wake),
@@ -107,27 +113,41 @@ pub async fn run(
     let recorder = tokio::spawn(recorder.run(inbox));
     let doorbell = (options.waking == Waking::Doorbell)
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
+    let publisher = Publisher::new(queue.clone(), Arc::clone(&wake));
+    let publishing = tokio::spawn(publisher.clone().run());
+    let upkeep = Upkeep {
+        queue: queue.clone(),
+        pruning: options.pruning,
+    };
+    let upkeep = tokio::spawn(upkeep.run());
 
     let mut worker = Worker {
         slots,
+        places,
+        all_places,
         memory: Memory::default(),
         tries: TaskTracker::new(),
         cut: CancellationToken::new(),
         endpoints: Endpoints::default(),
         lap: Lap::default(),
+        marks: Marks::default(),
         waits: Waits::default(),
         options,
         queue,
         client,
         pid,
         reports,
+        publisher,
         wake,
         room_wanted,
     };
     worker.serve(&stop).await;
+    upkeep.abort();
     if let Some(doorbell) = doorbell {
         doorbell.abort();
     }
+    // A statement that is cut leaves nothing half done.
+    publishing.abort();
     worker.finish(recorder).await;
     Ok(Summary {
         delivered: tally.delivered.load(Ordering::Relaxed),
@@ -149,15 +169,20 @@ struct Worker {
     pid: i32,
     endpoints: Endpoints,
     lap: Lap,
+    marks: Marks,
     /// Of the present lap.
     waits: Waits,
-    /// One for each try at a time, held until its result is written.
+    /// One for each try at a time.
     slots: Arc<Semaphore>,
+    /// One for each delivery from its claim until its result is written, and how many there are.
+    places: Arc<Semaphore>,
+    all_places: usize,
     memory: Memory,
     tries: TaskTracker,
     /// Ends the tries in flight, when the grace is over.
     cut: CancellationToken,
     reports: UnboundedSender<Held>,
+    publisher: Publisher,
     /// A permit is stored when somebody rings while nobody waits, so no ring is lost between a claim and the sleep after it.
     wake: Arc<Notify>,
     room_wanted: Arc<AtomicBool>,
@@ -173,17 +198,10 @@ impl Worker {
     async fn serve(&mut self, stop: &CancellationToken) {
         let mut backoff = Backoff::default();
         let mut rests = 0;
-        let mut partitions_made = Moment::now();
         loop {
             let Some(room) = self.room(stop).await else {
                 return;
             };
-            if partitions_made.elapsed() > PARTITIONS_EVERY {
-                partitions_made = Moment::now();
-                if let Err(error) = self.queue.make_partitions(&[]).await {
-                    tracing::error!(error = %chain(&error), "could not make the day partitions of postrider.attempts ahead; within a week tries could not be recorded");
-                }
-            }
             let nap = match self.claim(room).await {
                 Ok(Round::GoOn) => {
                     backoff.reset();
@@ -192,7 +210,10 @@ impl Worker {
                 }
                 Ok(Round::Rest(waits)) => {
                     backoff.reset();
-                    if self.options.until == Until::Drained && !waits.any() && self.is_idle() {
+                    if self.options.until == Until::Drained
+                        && !self.waits_for(waits)
+                        && self.is_idle()
+                    {
                         return;
                     }
                     rests += 1;
@@ -229,7 +250,7 @@ impl Worker {
         tokio::select! {
             biased;
             () = stop.cancelled() => return None,
-            free = self.slots.acquire() => drop(free),
+            free = async { (self.places.acquire().await, self.slots.acquire().await) } => drop(free),
         }
         let worth_it = u32::try_from(self.options.concurrency / 4)
             .unwrap_or(u32::MAX)
@@ -237,7 +258,11 @@ impl Worker {
         tokio::time::timeout(LINGER, self.slots.acquire_many(worth_it))
             .await
             .ok();
-        Some(self.slots.available_permits().clamp(1, CLAIM_BATCH))
+        let free = self
+            .slots
+            .available_permits()
+            .min(self.places.available_permits());
+        Some(free.clamp(1, CLAIM_BATCH))
     }
 
     /// How long to sleep after so many empty laps in a row.
@@ -262,8 +287,13 @@ impl Worker {
         )
     }
 
+    /// Whether there is something due that this worker, too, has to wait for.
+    fn waits_for(&self, waits: Waits) -> bool {
+        waits.any() || (waits.changes && !self.publisher.is_failing())
+    }
+
     fn is_idle(&self) -> bool {
-        self.slots.available_permits() == self.options.concurrency
+        self.places.available_permits() == self.all_places
     }
 
     /// One claim, and a try for each delivery that it took.
@@ -275,17 +305,22 @@ impl Worker {
         self.room_wanted.store(true, Ordering::Release);
         let asked = Moment::now();
         let wanted = i32::try_from(room).unwrap_or(i32::MAX);
+        let lanes = self.lap.lanes(room);
+        let marks = self
+            .marks
+            .choose(self.lap.cursor(), usize::try_from(lanes).unwrap_or(0));
         let mut claim = self
             .queue
             .claim(Ask {
                 cursor: self.lap.cursor(),
-                lanes: LANES,
+                lanes,
                 wanted,
                 worker: &self.options.name,
                 margin: self.options.lease_margin,
                 sleep: self.options.poll_interval,
                 free: i32::try_from(self.slots.available_permits()).unwrap_or(i32::MAX),
                 bytes: self.memory.left(),
+                marks: &marks,
             })
             .await?;
         if claim.taken.len() + claim.ended.len() > room {
@@ -298,13 +333,18 @@ impl Worker {
         for (delivery, reason) in &claim.ended {
             tracing::warn!(delivery, reason, "exhausted, will not be tried again");
         }
-        let step = self.lap.advance(&walk(&claim, room));
+        self.marks.learn(&claim);
+        let step = self.lap.advance(&walk(&claim, lanes, room));
         self.waits = self.waits.and(Waits {
             wake: claim.wake,
             rationed: claim.rationed,
             capped: claim.capped || claim.heavy,
             contended: claim.contended,
+            changes: claim.changes,
         });
+        if claim.changes {
+            self.publisher.ask();
+        }
         let waits = self.waits;
         if !waits.capped {
             self.room_wanted.store(false, Ordering::Release);
@@ -337,8 +377,11 @@ impl Worker {
             ..
         } in taken
         {
-            // There is a slot for each: no more was claimed than was free, and nobody else takes one.
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+            // There is a slot and a place for each: no more was claimed than was free, and nobody else takes one.
+            let (Ok(slot), Ok(place)) = (
+                Arc::clone(&self.slots).acquire_owned().await,
+                Arc::clone(&self.places).acquire_owned().await,
+            ) else {
                 return;
             };
             let slot = Slot {
@@ -350,7 +393,7 @@ impl Worker {
                     delivery_id: delivery.id,
                     claim_no: delivery.claim_no,
                 };
-                self.reports.send(Held { report, slot }).ok();
+                self.reports.send(Held { report, place }).ok();
                 continue;
             };
             let job = Job {
@@ -367,8 +410,9 @@ impl Worker {
                 (self.client.clone(), self.cut.clone(), self.reports.clone());
             self.tries.spawn(async move {
                 let report = attempt::make(job, &client, &cut).await;
+                drop(slot);
                 // The recorder outlives every try: it ends when the last sender is gone.
-                reports.send(Held { report, slot }).ok();
+                reports.send(Held { report, place }).ok();
             });
         }
     }
@@ -435,11 +479,11 @@ impl Worker {
     }
 }
 
-fn walk(claim: &Claim, wanted: usize) -> Walk<'_> {
+fn walk(claim: &Claim, lanes: i32, wanted: usize) -> Walk<'_> {
     Walk {
         end: claim.walk_end.as_deref(),
         hops: claim.hops,
-        lanes: LANES,
+        lanes,
         taken: claim.taken.len() + claim.ended.len(),
         last_served: claim
             .taken

@@ -23,6 +23,8 @@ pub struct Options {
     pub until: Until,
     /// How to hear of new rows.
     pub waking: Waking,
+    /// Whether to remove what retention says is old.
+    pub pruning: Pruning,
     /// Whose sessions the statements run in.
     pub sessions: Sessions,
 }
@@ -43,6 +45,15 @@ pub enum Waking {
     Doorbell,
     /// By polling alone.
     Poll,
+}
+
+/// Whether a worker removes what retention says is old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pruning {
+    /// From time to time, one worker at a time.
+    On,
+    /// Never: others do, or nobody.
+    Off,
 }
 
 /// What a run did.

@@ -1,7 +1,6 @@
 //! Writes results in batches, and keeps them while the database is away.
 //!
-//! A result holds its worker's slot until it is written: results pile up to the number of slots and no further, and claiming stops by
-//! itself. One bad value never stops a batch: the batch is halved until the value stands alone, and then written without it.
+//! A result holds a place until it is written: results pile up to the number of places and no further, and claiming stops by itself. One bad value never stops a batch: the batch is halved until the value stands alone, and then written without it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use super::attempt::Report;
 use super::backoff::Backoff;
-use super::memory::Slot;
 use super::report;
 use crate::attempt::{Attempt, Next};
 use crate::store::Error;
@@ -26,11 +24,11 @@ const BATCH: usize = 500;
 /// How long the first result of a batch waits for company.
 const LINGER: Duration = Duration::from_millis(4);
 
-/// A report and the slot that it holds until it is written.
+/// A report and the place that it holds until it is written.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) report: Report,
-    pub(super) slot: Slot,
+    pub(super) place: OwnedSemaphorePermit,
 }
 
 /// What has become of the deliveries of this run.
@@ -46,17 +44,17 @@ pub(super) struct Tally {
 pub(super) struct Recorder {
     pub(super) queue: Queue,
     pub(super) worker: String,
-    /// The worker's slots, and how many there are: whether a try is going on whose result could come along.
-    pub(super) slots: Arc<Semaphore>,
-    pub(super) concurrency: usize,
+    /// Places for what is claimed and not written, and how many there are: whether a try is going on whose result could come along.
+    pub(super) places: Arc<Semaphore>,
+    pub(super) all_places: usize,
     pub(super) tally: Arc<Tally>,
     /// Somebody waits for a lane to have room again; a written batch then rings `wake`.
     pub(super) room_wanted: Arc<AtomicBool>,
     pub(super) wake: Arc<Notify>,
 }
 
-/// Results that belong to rows whose lock somebody else holds, with the slots they keep.
-type Stuck = Vec<(Attempt, Slot)>;
+/// Results that belong to rows whose lock somebody else holds, with the places they keep.
+type Stuck = Vec<(Attempt, OwnedSemaphorePermit)>;
 
 impl Recorder {
     /// Writes until every sender is gone and the last report is written.
@@ -69,9 +67,9 @@ impl Recorder {
             }
             let mut results = Vec::with_capacity(held.len());
             let mut unsent = Vec::new();
-            for Held { report, slot } in held.drain(..) {
+            for Held { report, place } in held.drain(..) {
                 match report {
-                    Report::Attempt(attempt) => results.push((*attempt, slot)),
+                    Report::Attempt(attempt) => results.push((*attempt, place)),
                     Report::GiveBack {
                         delivery_id,
                         claim_no,
@@ -91,22 +89,22 @@ impl Recorder {
         stuck.wait().await;
     }
 
-    /// Whether slots are taken for more than these results. Where one delivery waits for another, nobody would come along, and
+    /// Whether places are taken for more than these results. Where one delivery waits for another, nobody would come along, and
     /// each wait would be added to the next.
     fn others_are_under_way(&self, held: usize) -> bool {
-        self.concurrency
-            .saturating_sub(self.slots.available_permits())
+        self.all_places
+            .saturating_sub(self.places.available_permits())
             > held
     }
 
     /// Writes results, and returns those whose rows are locked by somebody else. On a bad value it writes the halves of a batch, down
     /// to the one result that the value is in.
     async fn record(&self, results: Stuck) -> Stuck {
-        let (attempts, mut slots): (Vec<_>, HashMap<_, _>) = results
+        let (attempts, mut places): (Vec<_>, HashMap<_, _>) = results
             .into_iter()
-            .map(|(attempt, slot)| {
+            .map(|(attempt, place)| {
                 let claim = (attempt.delivery_id, attempt.claim_no);
-                (attempt, (claim, slot))
+                (attempt, (claim, place))
             })
             .unzip();
         let mut stuck = Vec::new();
@@ -143,8 +141,8 @@ impl Recorder {
         stuck
             .into_iter()
             .filter_map(|attempt: Attempt| {
-                let slot = slots.remove(&(attempt.delivery_id, attempt.claim_no))?;
-                Some((attempt, slot))
+                let place = places.remove(&(attempt.delivery_id, attempt.claim_no))?;
+                Some((attempt, place))
             })
             .collect()
     }

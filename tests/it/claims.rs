@@ -38,6 +38,7 @@ async fn claim(queue: &Queue, worker: &str, wanted: i32) -> Claim {
         sleep: Duration::from_secs(1),
         free: i32::MAX,
         bytes: i64::MAX,
+        marks: &[],
     };
     queue.claim(ask).await.expect("it claims")
 }

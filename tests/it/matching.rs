@@ -331,6 +331,56 @@ async fn c34_a_replay_by_filter_leaves_open_rows_alone_and_two_at_once_are_one()
 }
 
 #[tokio::test]
+async fn what_a_deadline_ended_is_replayed_by_filter_without_it() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database.endpoint("shop", &receiver.url("/")).await;
+    let id = database
+        .insert("shop", "{}")
+        .set("deadline", "2000-01-01")
+        .await;
+    let _worker = Worker::spawn(&database, &[]);
+    let ended = database.wait_for_status(id, "exhausted").await;
+    assert_eq!(ended.exhausted_reason.as_deref(), Some("deadline"));
+
+    let replayed: i64 = database
+        .value("select postrider.replay_matching(reason => 'deadline')")
+        .await;
+
+    assert_eq!(replayed, 1);
+    database.wait_for_status(id, "delivered").await;
+}
+
+#[tokio::test]
+async fn a_null_from_a_variable_that_was_not_set_means_the_cautious_thing() {
+    let database = Database::fresh().await;
+    database.endpoint("shop", "http://127.0.0.1:1/").await;
+    database
+        .sql("insert into postrider.deliveries (endpoint, event_type, payload) select 'shop', 't', '{}' from generate_series(1, 1500)")
+        .await;
+    let ask = async |call: &str| {
+        database
+            .value::<i64>(&format!("select postrider.{call}"))
+            .await
+    };
+
+    let counted = ask("cancel_matching('shop', dry_run => null)").await;
+    assert_eq!(count(&database, "next_retry is not null").await, 1500);
+    let cancelled = ask("cancel_matching('shop', max_rows => null)").await;
+    let dead = ask("replay_matching('shop', dry_run => null)").await;
+    let rest = ask("cancel_matching('shop', max_rows => 0)").await;
+    let status = refused(
+        &database,
+        "select postrider.replay_matching(status => null)",
+    )
+    .await;
+
+    assert_eq!((counted, cancelled, dead, rest), (1500, 1000, 1000, 0));
+    assert_eq!(status, "PR017");
+    assert_eq!(count(&database, "next_retry is not null").await, 500);
+}
+
+#[tokio::test]
 async fn the_oldest_dead_are_replayed_first() {
     let database = Database::fresh().await;
     open_rows(&database).await;

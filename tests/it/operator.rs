@@ -146,7 +146,7 @@ async fn every_setting_of_a_new_endpoint_reaches_the_table() {
             "X-Mac",
             "--method",
             "PUT",
-            "--event-types",
+            "--event-type",
             "order.*,a",
             "--tenant",
             "t",
@@ -292,6 +292,11 @@ async fn c16_secrets_are_printed_when_they_are_made_and_never_again() {
         &["endpoint", "show", "a"],
         &["delivery", "list"],
         &["delivery", "show", &id, "--full"],
+        &["watch", "orders"],
+        &["unwatch", "a"],
+        &["watches"],
+        &["prune"],
+        &["prune", "--dry-run"],
         &["stats"],
     ] {
         for format in [&[][..], &["--json"]] {
@@ -1222,6 +1227,7 @@ const ALL: &[&[&str]] = &[
     &["endpoint", "rotate-secret", "a"],
     &["endpoint", "test", "a"],
     &["send", "a", "t", "1"],
+    &["publish", "t", "1"],
     &["delivery", "list"],
     &["delivery", "show", "1"],
     &["delivery", "show", "e1"],

@@ -4,6 +4,8 @@
 mod line;
 /// What people see of it, and do about it.
 mod turns;
+/// What people do at the very moment in which something happens to the head.
+mod moments;
 
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ async fn claim(queue: &Queue) -> Claim {
         sleep: Duration::from_secs(1),
         free: 256,
         bytes: i64::MAX,
+        marks: &[],
     };
     queue.claim(ask).await.expect("it claims")
 }
@@ -42,14 +45,14 @@ fn ids(claim: &Claim) -> Vec<i64> {
     claim.taken.iter().map(|one| one.delivery.id).collect()
 }
 
-/// Puts on record what came of it.
-async fn record(queue: &Queue, claim: &Claim, taken: &Taken, next: Next) {
+/// What came of it.
+fn result(claim: &Claim, taken: &Taken, next: Next) -> Attempt {
     let outcome = match next {
         Next::Delivered => Outcome::Delivered,
         Next::Retry(_) => Outcome::Retry,
         Next::Exhausted(_) => Outcome::Rejected,
     };
-    let attempt = Attempt {
+    Attempt {
         delivery_id: taken.delivery.id,
         claim_no: taken.delivery.claim_no,
         endpoint: taken.delivery.endpoint.clone(),
@@ -65,9 +68,20 @@ async fn record(queue: &Queue, claim: &Claim, taken: &Taken, next: Next) {
         response_body: None,
         response_truncated: false,
         remote_addr: None,
-    };
-    let moved = queue.record("w", &[attempt]).await.expect("recorded");
-    assert_eq!(moved, [taken.delivery.id]);
+    }
+}
+
+/// Puts on record what came of it.
+async fn record(queue: &Queue, claim: &Claim, taken: &Taken, next: Next) {
+    let moved = queue.record("w", &[result(claim, taken, next)]).await;
+    assert_eq!(moved.expect("recorded"), [taken.delivery.id]);
+}
+
+/// The same when the delivery is no longer the worker's.
+async fn record_late(queue: &Queue, claim: &Claim) {
+    let late = result(claim, &claim.taken[0], Next::Delivered);
+    let moved = queue.record("w", &[late]).await.expect("recorded");
+    assert!(moved.is_empty(), "it came too late to move anything");
 }
 
 /// The one delivery of a claim is delivered.
@@ -94,4 +108,18 @@ async fn refused(database: &Database, call: &str) -> String {
     let error = database.client().query(call, &[]).await;
     let error = error.expect_err(call);
     error.code().expect("the server's").code().to_owned()
+}
+
+async fn ordered(database: &Database) {
+    database
+        .endpoint("line", "http://127.0.0.1:1/")
+        .set("ordered", true)
+        .await;
+}
+
+/// State of each delivery, and who holds it, by id.
+async fn states(database: &Database) -> String {
+    database
+        .value("select string_agg(state || coalesce(' by ' || held_by, ''), ', ' order by id) from postrider.delivery_state")
+        .await
 }

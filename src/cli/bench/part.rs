@@ -143,6 +143,7 @@ async fn work_off(connector: &Connector, rows: usize, batch: i32) -> anyhow::Res
                 sleep: Duration::from_secs(1),
                 free: 1_000_000,
                 bytes: 64 * 1024 * 1024,
+                marks: &[],
             })
             .await?;
         let over = claim.hops < 64;

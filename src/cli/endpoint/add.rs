@@ -53,13 +53,13 @@ pub(super) struct Args {
     /// HTTP method [default: POST]
     #[arg(long, value_parser = PossibleValuesParser::new(["POST", "PUT", "PATCH"]))]
     method: Option<String>,
-    /// Kept for fan-out by event type, which is not offered yet: order.paid,refund.* [default: all]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    /// Published events that it gets: order.paid, order.* or *; may be repeated [default: all]
+    #[arg(long = "event-type", value_name = "TYPE", value_delimiter = ',')]
     event_types: Option<Vec<String>>,
-    /// Whose endpoint it is, when you have tenants
+    /// Whose endpoint it is: it gets published events of this tenant only [default: those without one]
     #[arg(long)]
     tenant: Option<String>,
-    /// Kept for fan-out, which is not offered yet: a jsonpath predicate over the payload
+    /// Which of these events: a jsonpath over the payload, for example '$.total > 100' [default: all]
     #[arg(long, value_name = "JSONPATH")]
     filter: Option<String>,
     /// Your own signing secret: whsec_ and the base64 of 24 to 64 bytes [default: generated]

@@ -39,11 +39,20 @@ enum Action {
     /// End its open deliveries, and those to come, as exhausted (`endpoint_disabled`)
     Disable(WithReason),
     /// Cancel the delivery that holds the rest of an ordered endpoint
-    Skip(Named),
+    Skip(Skip),
     /// Give it a new signing secret; prints it, once
     RotateSecret(Rotate),
     /// Send it a test delivery and wait for the result
     Test(test::Args),
+}
+
+#[derive(clap::Args, Debug)]
+struct Skip {
+    /// The endpoint
+    name: String,
+    /// Only this one: another that stands in front by now is left alone
+    #[arg(long, value_name = "ID")]
+    delivery: Option<i64>,
 }
 
 #[derive(clap::Args, Debug)]
@@ -103,11 +112,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Action::Skip(of) => {
             let client = connect.client().await?;
-            match endpoint::skip(&client, &of.name).await.map_err(explain)? {
-                Some(id) => println!("delivery {id}: cancelled; the next one goes on"),
-                None => println!("endpoint {} has nothing to skip", harmless::line(&of.name)),
-            }
-            Ok(Exit::Done)
+            skip(&client, &of).await
         }
         Action::Disable(of) => {
             let client = connect.client().await?;
@@ -124,6 +129,21 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 fn done(name: &str, what: &str) -> anyhow::Result<Exit> {
     println!("endpoint {} is {what}", harmless::line(name));
+    Ok(Exit::Done)
+}
+
+async fn skip(client: &Client, args: &Skip) -> anyhow::Result<Exit> {
+    let skipped = endpoint::skip(client, &args.name, args.delivery)
+        .await
+        .map_err(explain)?;
+    match (skipped, args.delivery) {
+        (Some(id), _) => println!("delivery {id}: cancelled; the next one goes on"),
+        (None, Some(id)) => println!("delivery {id} is not in front; nothing was skipped"),
+        (None, None) => println!(
+            "endpoint {} has nothing to skip",
+            harmless::line(&args.name)
+        ),
+    }
     Ok(Exit::Done)
 }
 

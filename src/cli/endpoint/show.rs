@@ -32,6 +32,8 @@ pub(super) async fn list(client: &Client, args: &ListArgs) -> anyhow::Result<Exi
                 "url",
                 "state",
                 "policy",
+                "tenant",
+                "events",
                 "open",
                 "due",
                 "in flight",
@@ -50,12 +52,27 @@ fn line(listed: &Listed) -> Vec<String> {
         listed.url.clone(),
         state(listed.enabled, listed.paused).to_owned(),
         listed.retry_policy.clone(),
+        cell(listed.tenant.as_ref()),
+        events(listed),
         listed.backlog.open.to_string(),
         listed.backlog.due.to_string(),
         listed.backlog.in_flight.to_string(),
         listed.backlog.failed.to_string(),
         cell(listed.failing_since.as_ref()),
     ]
+}
+
+/// Which published events it gets, as far as there is room.
+fn events(listed: &Listed) -> String {
+    let types = match &listed.event_types {
+        None => "all".to_owned(),
+        Some(types) if types.is_empty() => "none".to_owned(),
+        Some(types) => output::cut(&types.join(", "), 40),
+    };
+    match listed.filter {
+        Some(_) => format!("{types}, filtered"),
+        None => types,
+    }
 }
 
 fn state(enabled: bool, paused: bool) -> &'static str {
@@ -124,7 +141,11 @@ fn settings(endpoint: &Endpoint) -> Vec<(&'static str, Option<String>)> {
         ("ordered", endpoint.ordered.then(|| "yes".to_owned())),
         (
             "event types",
-            endpoint.event_types.as_ref().map(|types| types.join(", ")),
+            Some(match &endpoint.event_types {
+                None => "all".to_owned(),
+                Some(types) if types.is_empty() => "none".to_owned(),
+                Some(types) => types.join(", "),
+            }),
         ),
         ("filter", endpoint.filter.clone()),
         ("tenant", endpoint.tenant.clone()),

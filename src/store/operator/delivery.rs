@@ -143,6 +143,8 @@ pub struct Delivery {
     pub lease_expires_at: Option<String>,
     /// By this worker.
     pub leased_by: Option<String>,
+    /// When what it carried was removed by retention; it cannot be replayed since.
+    pub payload_purged_at: Option<String>,
     /// Names of its extra headers; their values are often credentials.
     pub header_names: Vec<String>,
     /// Media type of what it carries.
@@ -188,6 +190,8 @@ pub struct Attempt {
     pub response_body: Option<Vec<u8>>,
     /// The receiver sent more than that.
     pub response_truncated: bool,
+    /// When response headers and body were removed by retention.
+    pub reply_purged_at: Option<String>,
     /// What was decided: when it is tried again; `None`: not again.
     pub next_retry: Option<String>,
 }
@@ -353,6 +357,7 @@ pub async fn show(client: &Client, id: i64, most: Option<i32>) -> Result<Option<
         max_retries: row.try_get("max_retries")?,
         lease_expires_at: row.try_get("lease_expires_at")?,
         leased_by: row.try_get("leased_by")?,
+        payload_purged_at: row.try_get("payload_purged_at")?,
         header_names: row.try_get("header_names")?,
         content_type: row.try_get("content_type")?,
         content_bytes: row.try_get("content_bytes")?,
@@ -392,6 +397,7 @@ fn attempt(row: &Row) -> Result<Attempt, Error> {
         response_headers: json(row.try_get("response_headers")?),
         response_body: row.try_get("response_body")?,
         response_truncated: row.try_get("response_truncated")?,
+        reply_purged_at: row.try_get("reply_purged_at")?,
         next_retry: row.try_get("next_retry")?,
     })
 }

@@ -45,11 +45,11 @@ pub struct NewEndpoint {
     pub signature_header: Option<String>,
     /// HTTP method.
     pub method: Option<String>,
-    /// What publish fans out to it.
+    /// Which published events it gets.
     pub event_types: Option<Vec<String>>,
     /// Whose it is.
     pub tenant: Option<String>,
-    /// jsonpath that publish asks.
+    /// Which of them: a jsonpath.
     pub filter: Option<String>,
     /// In what order, and how many at a time.
     pub order: Order,
@@ -100,6 +100,10 @@ pub struct Listed {
     pub signature_scheme: String,
     /// Whose it is.
     pub tenant: Option<String>,
+    /// Which published events it gets; `None`: all.
+    pub event_types: Option<Vec<String>>,
+    /// Which of them: a jsonpath.
+    pub filter: Option<String>,
     /// Its backlog.
     #[serde(flatten)]
     pub backlog: Backlog,
@@ -155,9 +159,9 @@ pub struct Endpoint {
     pub rate_limit: Option<f64>,
     /// In order of insertion, one at a time.
     pub ordered: bool,
-    /// What publish fans out to it; `None`: all.
+    /// Which published events it gets; `None`: all.
     pub event_types: Option<Vec<String>>,
-    /// jsonpath that publish asks.
+    /// Which of them: a jsonpath.
     pub filter: Option<String>,
     /// Whose it is.
     pub tenant: Option<String>,
@@ -276,6 +280,8 @@ fn listed(row: &Row) -> Result<Listed, Error> {
         retry_policy: row.try_get("retry_policy")?,
         signature_scheme: row.try_get("signature_scheme")?,
         tenant: row.try_get("tenant")?,
+        event_types: row.try_get("event_types")?,
+        filter: row.try_get("filter")?,
         backlog: backlog(row)?,
         consecutive_failures: row.try_get("consecutive_failures")?,
         failing_since: row.try_get("failing_since")?,
@@ -437,16 +443,17 @@ pub async fn disable(client: &Client, name: &str, reason: Option<&str>) -> Resul
     Ok(())
 }
 
-/// Cancels the delivery that holds the rest of an ordered endpoint, and returns its id. `None`: there is nothing to skip.
+/// Cancels the delivery that holds the rest of an ordered endpoint, and returns its id. `None`: nothing is open, or another one than
+/// `seen` stands there.
 ///
 /// # Errors
 ///
 /// [`Error::refusal`] when there is no such endpoint or it is not ordered.
-pub async fn skip(client: &Client, name: &str) -> Result<Option<i64>, Error> {
+pub async fn skip(client: &Client, name: &str, seen: Option<i64>) -> Result<Option<i64>, Error> {
     let row = the_row(
         client,
         include_str!("../../../sql/operator/skip.sql"),
-        &[(&name, Type::TEXT)],
+        &[(&name, Type::TEXT), (&seen, Type::INT8)],
     )
     .await?;
     Ok(row.try_get("skipped")?)

@@ -7,8 +7,11 @@
 pub mod cancel;
 pub mod delivery;
 pub mod endpoint;
+pub mod event;
+pub mod prune;
 pub mod replay;
 pub mod stats;
+pub mod watch;
 
 use serde::Serializer;
 use tokio_postgres::types::{ToSql, Type};

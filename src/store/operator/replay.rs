@@ -40,13 +40,16 @@ pub struct Selection {
     pub matching: i64,
     /// Deliveries left out of it, because their endpoint is disabled.
     pub at_disabled: i64,
+    /// Deliveries left out of it, because their payload was purged.
+    pub purged: i64,
 }
 
 /// Sends one finished delivery again. False: it is open anyway.
 ///
 /// # Errors
 ///
-/// [`Error::refusal`] when there is no such delivery, it is in flight, or its endpoint is disabled.
+/// [`Error::refusal`] when there is no such delivery, it is in flight, its endpoint is disabled, or its
+/// payload was purged.
 pub async fn one(client: &Client, id: i64) -> Result<bool, Error> {
     let row = the_row(
         client,
@@ -85,6 +88,7 @@ pub async fn select(client: &Client, filter: Filter) -> Result<Selection, Error>
         until: row.try_get("until")?,
         matching: row.try_get("matching")?,
         at_disabled: row.try_get("at_disabled")?,
+        purged: row.try_get("purged")?,
         filter,
     })
 }

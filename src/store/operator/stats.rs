@@ -87,7 +87,7 @@ pub struct SuccessRate {
 pub struct Backlog {
     /// Deliveries due now.
     pub due: i64,
-    /// Due, but their endpoint is paused or disabled.
+    /// Due, but their endpoint is paused or disabled, or ordered and another delivery in front.
     pub held: i64,
     /// Since when the oldest of them is.
     pub oldest_due: Option<String>,

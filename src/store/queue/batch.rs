@@ -32,7 +32,9 @@ pub(super) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub(super) fn from(attempts: &'a [Attempt]) -> Self {
         let mut batch = Self::default();
-        for attempt in attempts {
+        let mut rising: Vec<&Attempt> = attempts.iter().collect();
+        rising.sort_unstable_by_key(|attempt| (attempt.delivery_id, attempt.claim_no));
+        for attempt in rising {
             let (status, reason, delay) = match attempt.next {
                 Next::Delivered => ("delivered", None, None),
                 Next::Retry(delay) => ("failed", None, Some(millis(delay))),

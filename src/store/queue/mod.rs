@@ -16,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use self::batch::Batch;
 use self::rows::{read_claim, read_endpoint};
 use self::statement::{
-    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, RECORD, RELEASE, RETIRE,
+    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, PRUNE, PUBLISH, RECORD, RELEASE, RETIRE,
 };
 use super::Error;
 use super::connect::{Connector, Pool, PoolOptions};
@@ -44,6 +44,7 @@ pub struct Queue {
     sessions: Sessions,
     claims: Pool,
     records: Pool,
+    publishes: Pool,
     target: String,
 }
 
@@ -66,6 +67,19 @@ pub struct Ask<'a> {
     pub free: i32,
     /// Bytes of payloads, as stored, that the worker has room for.
     pub bytes: i64,
+    /// Where to begin in lanes after the cursor, by name, one more than `lanes`; lanes that are missing are looked at from their start.
+    pub marks: &'a [Front],
+}
+
+/// Where the open deliveries of a lane began at some moment: nothing open stood before, in the order of due times and ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// The lane.
+    pub endpoint: String,
+    /// `next_retry` of its first delivery, or a second before the claim if that is earlier.
+    pub next_retry: DateTime<Utc>,
+    /// `id` of its first delivery, or 0.
+    pub id: i64,
 }
 
 /// What a claim took, and where its walk ended.
@@ -89,6 +103,12 @@ pub struct Claim {
     pub contended: bool,
     /// Whether payloads were left behind that the worker had no room for.
     pub heavy: bool,
+    /// Whether changes of watched tables wait to be published.
+    pub changes: bool,
+    /// Of each lane walked past.
+    pub fronts: Vec<Front>,
+    /// Time that the database took to find what it took.
+    pub took: Duration,
     /// Taken, under a lease of this worker.
     pub taken: Vec<Taken>,
     /// Deliveries that were ended instead, and as what: their last allowed try was lost, or their deadline has passed.
@@ -119,6 +139,19 @@ pub struct Loaded {
     pub faults: Vec<String>,
 }
 
+/// What a step of retention did to one kind.
+#[derive(Debug)]
+pub struct Pruned {
+    /// `retention.kind`.
+    pub kind: String,
+    /// Rows that were removed; of attempts days.
+    pub count: i64,
+    /// There is more to do now.
+    pub more: bool,
+    /// What had to be left for later, and why.
+    pub waits: Option<String>,
+}
+
 impl Queue {
     /// Sessions made on demand by `connector`.
     ///
@@ -140,6 +173,7 @@ impl Queue {
             sessions,
             claims: pool(2)?,
             records: pool(3)?,
+            publishes: pool(1)?,
             target: connector.display().to_owned(),
         })
     }
@@ -151,6 +185,9 @@ impl Queue {
     /// Any of the store; nothing is claimed then, or its lease runs out unused.
     pub async fn claim(&self, ask: Ask<'_>) -> Result<Claim, Error> {
         let (margin, sleep) = (millis(ask.margin), millis(ask.sleep));
+        let marked: Vec<_> = ask.marks.iter().map(|mark| &mark.endpoint).collect();
+        let marked_due: Vec<_> = ask.marks.iter().map(|mark| mark.next_retry).collect();
+        let marked_ids: Vec<_> = ask.marks.iter().map(|mark| mark.id).collect();
         let rows = self
             .run(
                 &self.claims,
@@ -164,6 +201,9 @@ impl Queue {
                     &sleep,
                     &ask.free,
                     &ask.bytes,
+                    &marked,
+                    &marked_due,
+                    &marked_ids,
                 ],
             )
             .await?;
@@ -267,6 +307,35 @@ impl Queue {
             .run(&self.claims, &PARTITIONS, &[&first, &last])
             .await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get("made")?))
+    }
+
+    /// Publishes changes of watched tables, at most so many chunks; returns how many it dealt with, 0 when another worker is at it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; nothing was published then.
+    pub async fn publish(&self, chunks: i32) -> Result<i64, Error> {
+        let rows = self.run(&self.publishes, &PUBLISH, &[&chunks]).await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get("done")?))
+    }
+
+    /// One step of retention, at most `limit` rows; a [`Pruned`] for each kind, none when another session is at it.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; nothing is removed then.
+    pub async fn prune(&self, limit: i32) -> Result<Vec<Pruned>, Error> {
+        let rows = self.run(&self.claims, &PRUNE, &[&limit]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Pruned {
+                    kind: row.try_get("kind")?,
+                    count: row.try_get("pruned")?,
+                    more: row.try_get("more")?,
+                    waits: row.try_get("waits")?,
+                })
+            })
+            .collect()
     }
 
     async fn run(

@@ -3,18 +3,23 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
-use super::{Claim, Loaded, Taken};
+use super::{Claim, Front, Loaded, Taken};
 use crate::delivery::{Delivery, Endpoint};
 use crate::policy::{Policy, RetryOn, Schedule};
 use crate::signing::{Scheme, Secret};
 use crate::store::Error;
 
 pub(super) fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
-    let first = rows
-        .first()
+    let (first, deliveries) = rows
+        .split_first()
         .expect("a claim always returns where its walk ended");
+    let fronts: Vec<String> = first.try_get("fronts")?;
+    let fronts_due: Vec<DateTime<Utc>> = first.try_get("fronts_due")?;
+    let fronts_id: Vec<i64> = first.try_get("fronts_id")?;
+    let fronts = fronts.into_iter().zip(fronts_due).zip(fronts_id);
     let wake_ms: Option<i64> = first.try_get("wake_ms")?;
     let mut claim = Claim {
         walk_end: first.try_get("walk_end")?,
@@ -26,13 +31,20 @@ pub(super) fn read_claim(rows: &[Row]) -> Result<Claim, Error> {
         capped: first.try_get("capped")?,
         contended: first.try_get("contended")?,
         heavy: first.try_get("heavy")?,
-        taken: Vec::with_capacity(rows.len()),
+        changes: first.try_get("changes")?,
+        fronts: fronts
+            .map(|((endpoint, next_retry), id)| Front {
+                endpoint,
+                next_retry,
+                id,
+            })
+            .collect(),
+        took: duration(first.try_get("took_ms")?),
+        taken: Vec::with_capacity(deliveries.len()),
         ended: Vec::new(),
     };
-    for row in rows {
-        let Some(id) = row.try_get::<_, Option<i64>>("id")? else {
-            continue;
-        };
+    for row in deliveries {
+        let id = row.try_get("id")?;
         match row.try_get("ended_as")? {
             Some(reason) => claim.ended.push((id, reason)),
             None => claim.taken.push(read_taken(id, row)?),

@@ -38,7 +38,7 @@ macro_rules! statement {
 }
 
 /// Every statement that a worker sends.
-pub static STATEMENTS: [&Statement; 9] = [
+pub static STATEMENTS: [&Statement; 11] = [
     &CLAIM,
     &RECORD,
     &LOCKABLE,
@@ -48,10 +48,14 @@ pub static STATEMENTS: [&Statement; 9] = [
     &ARRIVE,
     &LEAVE,
     &PARTITIONS,
+    &PUBLISH,
+    &PRUNE,
 ];
 
-pub(super) static CLAIM: Statement =
-    statement!("claim", [TEXT, INT4, INT4, TEXT, INT8, INT8, INT4, INT8]);
+#[rustfmt::skip]
+pub(super) static CLAIM: Statement = statement!("claim", [
+    TEXT, INT4, INT4, TEXT, INT8, INT8, INT4, INT8, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT8_ARRAY
+]);
 #[rustfmt::skip]
 pub(super) static RECORD: Statement = statement!("record", [
     INT8_ARRAY, INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TIMESTAMPTZ_ARRAY, INT4_ARRAY, TEXT_ARRAY,
@@ -63,4 +67,6 @@ pub(super) static RETIRE: Statement = statement!("retire", [TEXT_ARRAY, INT4]);
 pub(super) static ENDPOINTS: Statement = statement!("endpoints", [TEXT_ARRAY]);
 pub(super) static ARRIVE: Statement = statement!("arrive", [TEXT, TEXT, INT4, TEXT]);
 pub(super) static LEAVE: Statement = statement!("leave", [TEXT]);
+pub(super) static PUBLISH: Statement = statement!("publish", [INT4]);
 pub(super) static PARTITIONS: Statement = statement!("partitions", [TIMESTAMPTZ, TIMESTAMPTZ]);
+pub(super) static PRUNE: Statement = statement!("prune", [INT4]);

@@ -102,6 +102,7 @@ async fn a_claim_stops_at_the_payloads_that_the_worker_has_no_room_for() {
         sleep: Duration::from_secs(1),
         free: 1000,
         bytes,
+        marks: &[],
     };
     let large = |claim: &Claim| {
         claim

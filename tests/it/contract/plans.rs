@@ -39,8 +39,16 @@ pub(crate) fn buffers(root: &Value) -> u64 {
         node["Shared Hit Blocks"].as_u64().unwrap_or(0)
             + node["Shared Read Blocks"].as_u64().unwrap_or(0)
     };
+    let mut all = Vec::new();
+    nodes(root, &mut all);
+    let is_read = |node: &Value| {
+        let name = node["Subplan Name"].as_str().unwrap_or_default();
+        all.iter()
+            .filter_map(|reader| reader["CTE Name"].as_str())
+            .any(|read| name.strip_prefix("CTE ") == Some(read))
+    };
     let beside = root["Plans"].as_array().into_iter().flatten();
-    let beside = beside.filter(|node| node["Node Type"] == "ModifyTable");
+    let beside = beside.filter(|node| node["Node Type"] == "ModifyTable" && !is_read(node));
     of(root) + beside.map(of).sum::<u64>()
 }
 

@@ -61,6 +61,34 @@ const NONSENSE: &[(&str, &str)] = &[
         "update postrider.deliveries set payload = null",
     ),
     (
+        "deliveries_have_one_of_payload_body_event",
+        "update postrider.deliveries set status = 'delivered', next_retry = null, finished_at = now(), payload_purged_at = now()",
+    ),
+    (
+        "deliveries_only_finished_rows_are_purged",
+        "update postrider.deliveries set payload = null, payload_purged_at = now()",
+    ),
+    (
+        "retention_kind_is_known",
+        "insert into postrider.retention (kind, age) values ('workers', '1 day')",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '0'",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '-30 days'",
+    ),
+    (
+        "retention_age_is_between_a_minute_and_a_century",
+        "update postrider.retention set age = '101 years'",
+    ),
+    (
+        "retention_keeps_replies_and_attempts_for_a_day",
+        "update postrider.retention set age = '23 hours' where kind = 'attempts'",
+    ),
+    (
         "deliveries_headers_is_a_json_object",
         "update postrider.deliveries set headers = '[]'",
     ),
@@ -109,8 +137,16 @@ const NONSENSE: &[(&str, &str)] = &[
         "alter table postrider.endpoints disable trigger endpoints_before_write; update postrider.endpoints set enabled = false",
     ),
     (
+        "endpoints_event_types_are_types_or_end_in_dot_star",
+        "update postrider.endpoints set event_types = '{order.paid,order*}'",
+    ),
+    (
         "endpoints_event_types_has_no_nulls",
         "update postrider.endpoints set event_types = '{order.paid,null}'",
+    ),
+    (
+        "endpoints_tenant_is_at_most_200_characters",
+        "update postrider.endpoints set tenant = repeat('é', 201)",
     ),
     (
         "endpoints_headers_is_a_json_object",

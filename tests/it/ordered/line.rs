@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use postrider::attempt::Next;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{claim, fill, queue, record};
+use super::{claim, queue, record};
 use crate::support::{Database, SOON, Worker, tell, wait_until};
 
 /// A receiver that notes in which order ids come, and whether two requests were ever under way at once.
@@ -15,16 +15,18 @@ struct Gatekeeper {
     seen: Mutex<Vec<String>>,
     inside: AtomicUsize,
     crowded: AtomicBool,
-    /// Every so many requests one is refused with 500; 0: none.
-    fails_each: usize,
+    /// Whether a third of the requests is refused or hung up on, by lot.
+    moody: bool,
+    lot: AtomicU64,
 }
 
 impl Gatekeeper {
-    async fn start(fails_each: usize) -> (Arc<Self>, String) {
+    async fn start(seed: Option<u64>) -> (Arc<Self>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let gatekeeper = Arc::new(Self {
-            fails_each,
+            moody: seed.is_some(),
+            lot: AtomicU64::new(seed.unwrap_or_default()),
             ..Self::default()
         });
         let accepting = Arc::clone(&gatekeeper);
@@ -45,6 +47,18 @@ impl Gatekeeper {
 
     fn requests(&self) -> usize {
         self.seen.lock().expect("nobody panics with it").len()
+    }
+
+    /// 0 to 5, from the seed on.
+    fn draw(&self) -> u64 {
+        let step = |x: u64| {
+            x.wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407)
+        };
+        let before = self
+            .lot
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |x| Some(step(x)));
+        (step(before.expect("always some")) >> 33) % 6
     }
 }
 
@@ -68,16 +82,24 @@ async fn serve(mut socket: TcpStream, gatekeeper: Arc<Gatekeeper>) {
         let id = text
             .lines()
             .find_map(|line| line.strip_prefix("webhook-id: "));
-        let count = {
-            let mut seen = gatekeeper.seen.lock().expect("nobody panics with it");
-            seen.push(id.unwrap_or_default().to_owned());
-            seen.len()
-        };
+        let id = id.unwrap_or_default().to_owned();
+        gatekeeper
+            .seen
+            .lock()
+            .expect("nobody panics with it")
+            .push(id);
         // A receiver's work takes a moment, in which another request would be seen.
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let refuses = gatekeeper.fails_each > 0 && count % gatekeeper.fails_each == 0;
-        let status = if refuses { 500 } else { 200 };
         gatekeeper.inside.fetch_sub(1, Ordering::SeqCst);
+        let status = match if gatekeeper.moody {
+            gatekeeper.draw()
+        } else {
+            5
+        } {
+            0 => 500,
+            1 => return,
+            _ => 200,
+        };
         let reply = format!("HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n");
         if socket.write_all(reply.as_bytes()).await.is_err() {
             return;
@@ -114,7 +136,9 @@ async fn left(database: &Database) -> i64 {
 #[tokio::test]
 async fn four_workers_keep_the_order_through_failures_and_deaths() {
     let database = Database::fresh().await;
-    let (gatekeeper, url) = Gatekeeper::start(3).await;
+    let seed: u64 = rand::random();
+    tell(&format!("seed {seed}"));
+    let (gatekeeper, url) = Gatekeeper::start(Some(seed)).await;
     let ids = line_up(&database, &url, 300).await;
     let spawn = || {
         Worker::spawn(
@@ -147,15 +171,22 @@ async fn four_workers_keep_the_order_through_failures_and_deaths() {
     )
     .await;
 
-    assert_eq!(gatekeeper.order(), ids);
-    assert!(!gatekeeper.crowded.load(Ordering::SeqCst), "two at a time");
-    assert!(gatekeeper.requests() > 400, "a third of them failed first");
+    assert_eq!(gatekeeper.order(), ids, "seed {seed}");
+    assert!(
+        !gatekeeper.crowded.load(Ordering::SeqCst),
+        "two at a time, seed {seed}"
+    );
+    let requests = gatekeeper.requests();
+    assert!(
+        requests > 360,
+        "a third of them failed: {requests}, seed {seed}"
+    );
 }
 
 #[tokio::test]
 async fn the_next_one_goes_as_soon_as_a_result_is_on_record() {
     let database = Database::fresh().await;
-    let (gatekeeper, url) = Gatekeeper::start(0).await;
+    let (gatekeeper, url) = Gatekeeper::start(None).await;
     let ids = line_up(&database, &url, 200).await;
     let began = Instant::now();
 
@@ -231,16 +262,16 @@ async fn claims_at_the_same_moment_and_old_snapshots_break_no_order() {
 #[tokio::test]
 async fn many_ordered_endpoints_do_not_wait_for_each_other() {
     let database = Database::fresh().await;
-    let (gatekeeper, url) = Gatekeeper::start(0).await;
+    let (gatekeeper, url) = Gatekeeper::start(None).await;
     database
         .sql(&format!(
             "insert into postrider.endpoints (name, url, ordered) select 'e' || n, '{url}', true from generate_series(1, 100) n"
         ))
         .await;
-    fill(&database, "e1", 20).await;
-    for n in 2..=100 {
-        fill(&database, &format!("e{n}"), 2).await;
-    }
+    database
+        .sql("insert into postrider.deliveries (endpoint, event_type, event_id, payload)
+              select 'e' || e, 't', e || '-' || n, '{}' from generate_series(1, 100) e, generate_series(1, 20) n where e = 1 or n < 3")
+        .await;
 
     let _worker = Worker::spawn(&database, &[]);
 
@@ -251,9 +282,13 @@ async fn many_ordered_endpoints_do_not_wait_for_each_other() {
         SOON,
     )
     .await;
-    assert_eq!(gatekeeper.requests(), 218);
-    let disorder: i64 = database
-        .value("select count(*) from (select started_at < lag(started_at) over (partition by endpoint order by delivery_id) as before from postrider.attempts) a where before")
-        .await;
-    assert_eq!(disorder, 0);
+    let order = gatekeeper.order();
+    assert_eq!(order.len(), 218);
+    let mut last = std::collections::HashMap::new();
+    for id in order {
+        let (endpoint, n) = id.split_once('-').expect("our own ids");
+        let n: u32 = n.parse().expect("a number");
+        let before = last.insert(endpoint.to_owned(), n).unwrap_or(0);
+        assert_eq!(n, before + 1, "of endpoint {endpoint}");
+    }
 }

@@ -3,25 +3,11 @@ use std::time::Duration;
 use postrider::attempt::Next;
 use serde_json::Value;
 
-use super::{claim, deliver, fill, ids, queue, record, refused};
+use super::{claim, deliver, fill, ids, ordered, queue, record, refused, states};
 use crate::contract::plans::{CLAIM_64, buffers, explain, worker_settings};
 use crate::support::process::on;
 use crate::support::receiver::{Receiver, Script};
-use crate::support::{Database, Worker};
-
-async fn ordered(database: &Database) {
-    database
-        .endpoint("line", "http://127.0.0.1:1/")
-        .set("ordered", true)
-        .await;
-}
-
-/// State of each delivery, and who holds it, by id.
-async fn states(database: &Database) -> String {
-    database
-        .value("select string_agg(state || coalesce(' by ' || held_by, ''), ', ' order by id) from postrider.delivery_state")
-        .await
-}
+use crate::support::{Database, SOON, Worker, tell, wait_until};
 
 #[tokio::test]
 async fn a_head_that_fails_holds_the_rest_and_whoever_looks_sees_it() {
@@ -61,6 +47,16 @@ async fn a_head_that_fails_holds_the_rest_and_whoever_looks_sees_it() {
     let endpoint = shown(&["endpoint", "show", "line"]);
     assert!(endpoint.contains("delivery 1: failed, due "), "{endpoint}");
     assert!(endpoint.contains("; 2 behind it"), "{endpoint}");
+    let summary: String = database
+        .value("select concat_ws(' ', open, due, failed, oldest_due > now()) from postrider.endpoint_summary")
+        .await;
+    assert_eq!(summary, "3 0 1 t");
+    let stats: Value = serde_json::from_str(&shown(&["stats", "--json"])).expect("JSON");
+    assert_eq!(
+        (&stats["due"], &stats["held"]),
+        (&0.into(), &2.into()),
+        "{stats}"
+    );
     let json: Value =
         serde_json::from_str(&shown(&["delivery", "show", "2", "--json"])).expect("JSON");
     assert_eq!(json["held_by"], 1);
@@ -106,7 +102,8 @@ async fn the_rest_goes_on_when_the_head_is_exhausted_cancelled_or_skipped() {
         .set("next_retry", "infinity")
         .await;
     let last = database.insert("line", "{}").await;
-    let _worker = Worker::spawn(&database, &[]);
+    // Whoever cancels or skips wakes the worker.
+    let _worker = Worker::spawn(&database, &["--poll-interval", "1h"]);
     database.wait_for_status(exhausted, "exhausted").await;
     assert_eq!(
         states(&database).await,
@@ -156,40 +153,6 @@ async fn only_an_ordered_endpoint_can_skip() {
 }
 
 #[tokio::test]
-async fn two_who_skip_at_once_skip_one() {
-    let database = Database::fresh().await;
-    ordered(&database).await;
-    fill(&database, "line", 3).await;
-    let (one, two) = (database.connect().await, database.connect().await);
-    one.batch_execute("begin; select postrider.skip('line')")
-        .await
-        .expect("skipped");
-    let second = tokio::spawn(async move {
-        let row = two
-            .query_one("select postrider.skip('line')", &[])
-            .await
-            .expect("a row");
-        row.try_get::<_, Option<i64>>(0).expect("an id or none")
-    });
-    let blocked = async || {
-        let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        database.value::<i64>(blocked).await
-    };
-    crate::support::wait_until(
-        "the second waits",
-        blocked,
-        |n| *n == 1,
-        crate::support::SOON,
-    )
-    .await;
-
-    one.batch_execute("commit").await.expect("committed");
-
-    assert_eq!(second.await.expect("it ends"), None);
-    assert_eq!(states(&database).await, "exhausted, queued, held by 2");
-}
-
-#[tokio::test]
 async fn lower_ids_that_are_committed_late_go_next_and_never_beside_the_one_in_flight() {
     let database = Database::fresh().await;
     ordered(&database).await;
@@ -212,6 +175,47 @@ async fn lower_ids_that_are_committed_late_go_next_and_never_beside_the_one_in_f
     assert_eq!(ids(&beside), Vec::<i64>::new());
     assert!(beside.capped, "it waits for the one in flight");
     assert_eq!(ids(&next), [1]);
+}
+
+#[tokio::test]
+async fn c24_rows_that_a_long_transaction_commits_late_are_delivered_next_in_their_own_order() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database
+        .endpoint("line", &receiver.url("/"))
+        .set("ordered", true)
+        .await;
+    let long = database.connect().await;
+    long.batch_execute(
+        "begin; insert into postrider.deliveries (endpoint, event_type, event_id, payload)
+                values ('line', 't', 'late 1', '{}'), ('line', 't', 'late 2', '{}')",
+    )
+    .await
+    .expect("inserted");
+    let _worker = Worker::spawn(&database, &[]);
+    let early = database.insert("line", "{}").set("event_id", "early").await;
+    database.wait_for_status(early, "delivered").await;
+    let held = database
+        .insert("line", "{}")
+        .set("event_id", "held")
+        .set("next_retry", "infinity")
+        .await;
+
+    long.batch_execute("commit").await.expect("committed");
+    database.wait_for_status(2, "delivered").await;
+    database
+        .sql(&format!(
+            "update postrider.deliveries set next_retry = now() where id = {held}"
+        ))
+        .await;
+    database.wait_for_status(held, "delivered").await;
+
+    let requests = receiver.requests();
+    let order: Vec<_> = requests
+        .iter()
+        .map(|request| request.header("webhook-id").join(""))
+        .collect();
+    assert_eq!(order, ["early", "late 1", "late 2", "held"]);
 }
 
 #[tokio::test]
@@ -336,55 +340,220 @@ async fn a_worker_from_before_finds_every_ordered_lane_full() {
     assert_eq!((full, some), (64, 3));
 }
 
-#[tokio::test]
-async fn a_claim_costs_the_same_whatever_waits_behind_the_head() {
-    let database = Database::private().await;
+/// An ordered endpoint with `history` delivered and `held` due deliveries, put in so fast that nobody has analysed anything; the
+/// first due one waits for its retry.
+async fn crowd(database: &Database, history: usize, held: usize) {
     database
-        .sql(
+        .sql(&format!(
             "set session_replication_role = replica;
              alter table postrider.deliveries set (autovacuum_enabled = off);
              insert into postrider.endpoints (name, url, ordered) values ('line', 'http://127.0.0.1:1/', true);
              insert into postrider.endpoint_health (endpoint) values ('line');
              insert into postrider.deliveries (endpoint, event_id, event_type, payload, status, next_retry, finished_at)
-             select 'line', n::text, 't', '{}', case when n <= 100000 then 'delivered' else 'queued' end,
-                    case when n > 100000 then now() - n % 1000 * interval '1 ms' end, case when n <= 100000 then now() end
-               from generate_series(1, 1100000) n;
-             update postrider.deliveries set status = 'failed', next_retry = now() + interval '1 h' where id = 100001;
-             set session_replication_role = origin",
-        )
+             select 'line', n::text, 't', '{{}}', case when n <= {history} then 'delivered' else 'queued' end,
+                    case when n > {history} then now() - n % 1000 * interval '1 ms' end, case when n <= {history} then now() end
+               from generate_series(1, {history} + {held}) n;
+             update postrider.deliveries set status = 'failed', next_retry = now() + interval '1 h' where id = {history} + 1;
+             set session_replication_role = origin"
+        ))
         .await;
-    let ours = worker_settings();
+}
 
+/// Buffers of a claim while the head waits for its retry, and when it is due, for each way of planning.
+async fn costs(database: &Database) -> Vec<(String, u64, u64)> {
+    let head = "id = (select min(id) from postrider.deliveries where next_retry is not null)";
+    let ours = worker_settings();
+    // What a session reads of the catalog once is no part of it.
+    explain(database, &ours, "force_generic_plan", CLAIM_64).await;
+    let mut costs = Vec::new();
     for (settings, told) in [(ours.as_str(), "told"), ("", "not told")] {
         for mode in ["force_generic_plan", "force_custom_plan"] {
-            let held = buffers(&explain(&database, settings, mode, CLAIM_64).await);
+            let held = buffers(&explain(database, settings, mode, CLAIM_64).await);
             database
-                .sql("update postrider.deliveries set next_retry = now() - interval '1 s' where id = 100001")
+                .sql(&format!("update postrider.deliveries set next_retry = now() - interval '1 s' where {head}"))
                 .await;
-            let due = buffers(&explain(&database, settings, mode, CLAIM_64).await);
+            let due = buffers(&explain(database, settings, mode, CLAIM_64).await);
             database
-                .sql("update postrider.deliveries set next_retry = now() + interval '1 h' where id = 100001")
+                .sql(&format!("update postrider.deliveries set next_retry = now() + interval '1 h' where {head}"))
                 .await;
-            assert!(
-                held < 200 && due < 200,
-                "{mode}, {told} how: {held} and {due} buffers"
-            );
+            costs.push((format!("{mode}, {told} how"), held, due));
         }
     }
-    for (what, query) in [
-        (
-            "one",
-            "select * from postrider.delivery_state where id = 900000",
-        ),
-        (
-            "the newest",
-            "select * from postrider.delivery_state order by id desc limit 20",
-        ),
+    costs
+}
+
+#[tokio::test]
+async fn a_claim_costs_the_same_with_ten_and_with_a_hundred_thousand_behind_the_head() {
+    let (few, many) = (Database::private().await, Database::private().await);
+    crowd(&few, 10, 11).await;
+    crowd(&many, 100_000, 100_001).await;
+
+    let (ten, crowd) = (costs(&few).await, costs(&many).await);
+
+    tell(&format!(
+        "buffers of a claim, held and due: {ten:?} with 10, {crowd:?} with 100,000"
+    ));
+    for ((way, held, due), (_, much_held, much_due)) in ten.into_iter().zip(crowd) {
+        // Trees are a level or two higher, and 33 due ones are looked at instead of 11.
+        assert!(
+            much_held <= held + 20 && much_due <= due + 80,
+            "{way}: {much_held} instead of {held} while it is held, {much_due} instead of {due} when it is due"
+        );
+    }
+    for query in [
+        "select * from postrider.delivery_state where id = 150000",
+        "select * from postrider.delivery_state order by id desc limit 20",
     ] {
-        let plan: Value = database
+        let plan: Value = many
             .value(&format!("explain (analyze, buffers, format json) {query}"))
             .await;
         let touched = buffers(&plan[0]["Plan"]);
-        assert!(touched < 200, "{what}: {touched} buffers: {plan:#}");
+        assert!(touched < 200, "{query}: {touched} buffers: {plan:#}");
     }
+}
+
+#[tokio::test]
+async fn a_delivery_for_later_holds_those_behind_it_until_its_time() {
+    let database = Database::fresh().await;
+    ordered(&database).await;
+    let queue = queue(&database);
+    let later = "select postrider.send('line', 't', '{}', deliver_at => now() + interval '1 h')";
+    let later: i64 = database.value(later).await;
+    let next = database.insert("line", "{}").await;
+
+    let early = claim(&queue).await;
+    let held = states(&database).await;
+    database
+        .sql(&format!(
+            "update postrider.deliveries set next_retry = now() where id = {later}"
+        ))
+        .await;
+    let due = claim(&queue).await;
+    deliver(&queue, &due).await;
+
+    assert!(early.taken.is_empty());
+    let wake = early.wake.expect("its time").as_secs();
+    assert!((3590..=3600).contains(&wake), "{wake} s");
+    assert_eq!(held, format!("scheduled, held by {later}"));
+    assert_eq!(ids(&due), [later]);
+    assert_eq!(ids(&claim(&queue).await), [next]);
+}
+
+#[tokio::test]
+async fn a_disabled_line_ends_whole_and_goes_on_in_its_order_when_it_is_replayed() {
+    let database = Database::fresh().await;
+    ordered(&database).await;
+    let queue = queue(&database);
+    let all = fill(&database, "line", 5).await;
+    let first = claim(&queue).await;
+    database.sql("select postrider.disable('line')").await;
+
+    assert!(claim(&queue).await.taken.is_empty());
+    queue
+        .retire(&["line".to_owned()], 100)
+        .await
+        .expect("retired");
+    assert_eq!(
+        states(&database).await,
+        "sending, exhausted, exhausted, exhausted, exhausted"
+    );
+    deliver(&queue, &first).await;
+    database.sql("select postrider.enable('line')").await;
+    // Those that somebody replays first are sent first; of those that wait, the order is that of their ids.
+    let replayed: i64 = database
+        .value("select count(*) from (select postrider.replay(id) from (values (4), (2), (5), (3)) d (id)) r")
+        .await;
+
+    assert_eq!(replayed, 4);
+    for id in &all[1..] {
+        let next = claim(&queue).await;
+        assert_eq!(ids(&next), [*id]);
+        deliver(&queue, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn four_workers_look_at_a_held_line_once_in_a_poll_interval_each() {
+    let database = Database::private().await;
+    ordered(&database).await;
+    database
+        .sql("update postrider.endpoints set retry_policy = 'frappe'")
+        .await;
+    fill(&database, "line", 100).await;
+    count_looks(&database).await;
+    let _workers: Vec<_> = (0..4)
+        .map(|_| Worker::spawn(&database, &["--poll-interval", "200ms"]))
+        .collect();
+    database.wait_for_status(1, "failed").await;
+    let looks = async || {
+        database
+            .value::<i64>("select last_value from postrider.looks")
+            .await
+    };
+    let soon = looks().await + 24;
+    wait_until("the quick looks are over", looks, |n| *n >= soon, SOON).await;
+
+    let (began, before): (String, i64) = (
+        database.value("select clock_timestamp()::text").await,
+        looks().await,
+    );
+    let seen = wait_until("forty more", looks, |n| *n >= before + 40, SOON).await;
+
+    let intervals: f64 = database
+        .value(&format!(
+            "select extract(epoch from clock_timestamp() - '{began}')::float8 / 0.2"
+        ))
+        .await;
+    let each = f64::from(i32::try_from(seen - before).expect("few")) / 4.0;
+    assert!(
+        each <= intervals + 2.0,
+        "{each} looks by each in {intervals} intervals"
+    );
+    let tries: i64 = database
+        .value("select count(*) from postrider.attempts")
+        .await;
+    assert_eq!(tries, 1);
+}
+
+#[tokio::test]
+async fn a_head_that_fails_again_and_again_costs_few_looks_for_each_try() {
+    let database = Database::private().await;
+    let receiver = Receiver::start().await;
+    receiver.script(vec![Script::status(500); 60]);
+    database
+        .sql("insert into postrider.retry_policies (name, kind, delays, max_retries, jitter) values ('soon', 'schedule', '{30 ms}', 1000, 0)")
+        .await;
+    database
+        .endpoint("line", &receiver.url("/"))
+        .set("ordered", true)
+        .set("retry_policy", "soon")
+        .await;
+    let all = fill(&database, "line", 1000).await;
+    count_looks(&database).await;
+    let _workers: Vec<_> = (0..4)
+        .map(|_| Worker::spawn(&database, &["--poll-interval", "10s"]))
+        .collect();
+
+    database.wait_for_status(all[0], "delivered").await;
+
+    let looks: i64 = database
+        .value("select last_value from postrider.looks")
+        .await;
+    tell(&format!(
+        "{looks} looks of 4 workers at a line whose head failed 60 times"
+    ));
+    assert!(looks < 60 * 4 * 6, "{looks} looks for 61 tries");
+}
+
+/// Counts how often claims look at a lane, in the sequence `looks`.
+async fn count_looks(database: &Database) {
+    database
+        .sql(
+            "create sequence postrider.looks;
+             do $do$ begin
+               execute regexp_replace(pg_get_functiondef('postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint)'::regprocedure),
+                                      '\nbegin\n', E'\nbegin\n  perform nextval(''postrider.looks'');\n');
+             end $do$",
+        )
+        .await;
 }
