@@ -191,7 +191,7 @@ select r.relation, r.sees, r.writes
   ('subscriptions',    m.endpoint, m.endpoint),
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
-  ('deliveries',       m.endpoint, m.endpoint),
+  ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
   ('report_changes',   m.endpoint, m.endpoint)
