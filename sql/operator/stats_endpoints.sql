@@ -4,7 +4,8 @@
 --   $3 integer  hours in a slot of the series; the first slot begins with the window
 -- Returns a row per endpoint that was tried, and first one with endpoint null for all of them: endpoint text, tries bigint,
 --   delivered_tries bigint, first_tries bigint, first_try_delivered bigint, finished bigint, finished_delivered bigint,
---   success_percent, first_try_percent, eventual_percent, p50_ms, p95_ms, p99_ms double precision (null: of nothing),
+--   success_percent double precision, first_try_percent double precision, eventual_percent double precision (null: of nothing),
+--   p50_ms double precision, p95_ms double precision, p99_ms double precision,
 --   slots integer[] (from 0, rising; those without tries are left out), slot_tries bigint[], slot_failures bigint[].
 with hour as materialized (
   select h.endpoint, h.tries, h.delivered, h.first_tries, h.first_delivered, h.ended, h.ended_delivered, h.buckets, h.counts,

@@ -39,6 +39,16 @@ pub(super) struct Tally {
     pub(super) exhausted: AtomicU64,
 }
 
+impl Tally {
+    /// Tries that were written.
+    pub(super) fn written(&self) -> u64 {
+        [&self.delivered, &self.failed, &self.exhausted]
+            .map(|counter| counter.load(Ordering::Relaxed))
+            .iter()
+            .sum()
+    }
+}
+
 /// The one who writes.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {

@@ -1,13 +1,14 @@
-//! What a worker does for the tables beside delivering: days of attempts are made ahead, what is old is pruned.
+//! What a worker does for the tables beside delivering: days of attempts are made ahead, what is old is pruned, tries are added up.
 //!
 //! Owns when that is done. Every worker tries; the database lets one at a time do it. What is old is said by `postrider.retention`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::Moment;
 use super::options::Pruning;
-use super::recorder::chain;
+use super::recorder::{Tally, chain};
 use crate::store::Error;
 use crate::store::queue::Queue;
 
@@ -24,23 +25,36 @@ const PAUSE: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(600);
 
+/// Tries that this worker wrote are added up into the reports this often. Whoever reads the reports sees them at once; it only takes
+/// longer the more there are that nobody added up.
+const FOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// Statements' worth of tries, per endpoint, that one transaction adds up.
+const FOLD: i32 = 10_000;
+
 /// The one who keeps the tables in order.
 #[derive(Debug)]
 pub(super) struct Upkeep {
     queue: Queue,
     pruning: Pruning,
+    tally: Arc<Tally>,
 }
 
 impl Upkeep {
-    pub(super) fn of(queue: &Queue, pruning: Pruning) -> Self {
+    pub(super) fn of(queue: &Queue, pruning: Pruning, tally: &Arc<Tally>) -> Self {
         Self {
             queue: queue.clone(),
             pruning,
+            tally: Arc::clone(tally),
         }
     }
 
     /// Goes on until it is aborted; what a step has not committed is undone then.
     pub(super) async fn run(self) {
+        tokio::join!(self.keep_order(), self.keep_reports());
+    }
+
+    async fn keep_order(&self) {
         let mut partitions_made = Moment::now();
         let mut rest = REST;
         loop {
@@ -54,6 +68,31 @@ impl Upkeep {
                 self.make_partitions().await;
             }
         }
+    }
+
+    /// At first what others may have left. Later there is something to do only when this worker wrote something, so that an idle one
+    /// does not ask.
+    async fn keep_reports(&self) {
+        let mut folded = None;
+        loop {
+            let written = self.tally.written();
+            if folded != Some(written) {
+                match self.fold().await {
+                    Ok(()) => folded = Some(written),
+                    Err(error) => {
+                        tracing::warn!(error = %chain(&error), "could not add tries up into postrider.reports; it is tried again later");
+                    }
+                }
+            }
+            tokio::time::sleep(FOLD_EVERY).await;
+        }
+    }
+
+    async fn fold(&self) -> Result<(), Error> {
+        while self.queue.fold(FOLD).await? >= FOLD {
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
     }
 
     async fn make_partitions(&self) {

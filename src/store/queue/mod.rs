@@ -16,7 +16,8 @@ use tokio_postgres::types::ToSql;
 use self::batch::Batch;
 use self::rows::{read_claim, read_endpoint};
 use self::statement::{
-    ARRIVE, CLAIM, ENDPOINTS, LEAVE, LOCKABLE, PARTITIONS, PRUNE, PUBLISH, RECORD, RELEASE, RETIRE,
+    ARRIVE, CLAIM, ENDPOINTS, FOLD, LEAVE, LOCKABLE, PARTITIONS, PRUNE, PUBLISH, RECORD, RELEASE,
+    RETIRE,
 };
 use super::Error;
 use super::connect::{Connector, Pool, PoolOptions};
@@ -336,6 +337,16 @@ impl Queue {
                 })
             })
             .collect()
+    }
+
+    /// Adds at most `limit` rows of counted tries up into the reports; returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// Any of the store; they are added up later then.
+    pub async fn fold(&self, limit: i32) -> Result<i32, Error> {
+        let rows = self.run(&self.claims, &FOLD, &[&limit]).await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get("folded")?))
     }
 
     async fn run(

@@ -38,7 +38,7 @@ macro_rules! statement {
 }
 
 /// Every statement that a worker sends.
-pub static STATEMENTS: [&Statement; 11] = [
+pub static STATEMENTS: [&Statement; 12] = [
     &CLAIM,
     &RECORD,
     &LOCKABLE,
@@ -50,6 +50,7 @@ pub static STATEMENTS: [&Statement; 11] = [
     &PARTITIONS,
     &PUBLISH,
     &PRUNE,
+    &FOLD,
 ];
 
 #[rustfmt::skip]
@@ -70,3 +71,4 @@ pub(super) static LEAVE: Statement = statement!("leave", [TEXT]);
 pub(super) static PUBLISH: Statement = statement!("publish", [INT4]);
 pub(super) static PARTITIONS: Statement = statement!("partitions", [TIMESTAMPTZ, TIMESTAMPTZ]);
 pub(super) static PRUNE: Statement = statement!("prune", [INT4]);
+pub(super) static FOLD: Statement = statement!("fold", [INT4]);

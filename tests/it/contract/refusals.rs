@@ -217,6 +217,15 @@ const NONSENSE: &[(&str, &str)] = &[
         "update postrider.endpoints set url = ''",
     ),
     (
+        "report_changes_add_or_take_away",
+        "insert into postrider.report_changes (endpoint, hour, change, codes) values ('shop', now(), 2, '{7}')",
+    ),
+    (
+        "reports_count_each_bucket",
+        "insert into postrider.reports (endpoint, hour, tries, delivered, first_tries, first_delivered, ended, ended_delivered, buckets, counts)
+         values ('shop', now(), 1, 1, 1, 1, 1, 1, '{5}', '{}')",
+    ),
+    (
         "retry_policies_base_and_cap_are_between_zero_and_a_year",
         "update postrider.retry_policies set base = '-1 s' where name = 'exponential'",
     ),
