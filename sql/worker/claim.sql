@@ -49,8 +49,8 @@ walk (endpoint, first_due, first_id, hop) as (
   union all
   select coalesce(u.endpoint, m.endpoint), coalesce(u.next_retry, f.next_retry), coalesce(u.id, f.id), w.hop + 1
     from walk w
-    left join lateral (
-      select m.endpoint, m.next_retry, m.id from mark m where m.endpoint > w.endpoint order by m.endpoint limit 1) m on true
+   cross join lateral (select min(m.endpoint) as endpoint from mark m where m.endpoint > w.endpoint) n
+    left join mark m on m.endpoint = n.endpoint
     left join lateral (
       select d.endpoint, d.next_retry, d.id
         from postrider.deliveries d

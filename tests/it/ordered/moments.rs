@@ -36,7 +36,7 @@ async fn claim_within(session: &Client) -> Vec<Row> {
     session.batch_execute("begin").await.expect("begun");
     let claim = STATEMENTS.iter().find(|one| one.name == "claim");
     let claim = claim.expect("it is one of them").sql;
-    let values = "'', 64, 64, 'w', 15000, 1000, 256, 67108864";
+    let values = "'', 64, 64, 'w', 15000, 1000, 256, 67108864, '{}', '{}', '{}'";
     session
         .batch_execute(&format!("prepare claim as {claim}"))
         .await
