@@ -200,9 +200,9 @@ async fn columns_that_are_generated_dropped_or_added_are_no_trouble() {
         .sql(
             "create table made (id int, gone text, twice int generated always as (id * 2) stored, b text);
              alter table made drop column gone;
-             create function both(n made, o made) returns json language sql as $$ select json_build_array(n.b, o.b, n.twice) $$;
+             create function pair(n made, o made) returns json language sql as $$ select json_build_array(n.b, o.b, n.twice) $$;
              select postrider.watch('made', endpoint => 'e', columns => '{b,twice}');
-             select postrider.watch('made', endpoint => 'e', event_type => 'both', name => 'both', body => 'both');
+             select postrider.watch('made', endpoint => 'e', event_type => 'pair', name => 'pair', body => 'pair');
              insert into made values (1, default, 'x');
              alter table made add column later int default 5;
              update made set id = 2, b = 'y'",
