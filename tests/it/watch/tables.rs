@@ -211,14 +211,17 @@ async fn columns_that_are_generated_dropped_or_added_are_no_trouble() {
 
     let found = events(&database).await;
     assert_eq!(errors(&database).await, Vec::<String>::new());
-    assert_eq!(found.len(), 4);
-    assert_eq!(found[1].1, json!(["x", null, 2]));
+    // The triggers of a statement run in the order of their names.
+    let [first, _, pair, made] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(first.1, json!(["x", null, 2]));
+    assert_eq!(pair.1, json!(["y", "x", 4]));
     assert_eq!(
-        found[2].1["record"],
+        made.1["record"],
         json!({"id": 2, "twice": 4, "b": "y", "later": 5})
     );
-    assert_eq!(found[2].1["old_record"]["twice"], 2);
-    assert_eq!(found[3].1, json!(["y", "x", 4]));
+    assert_eq!(made.1["old_record"]["twice"], 2);
 }
 
 #[tokio::test]
