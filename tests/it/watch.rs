@@ -20,7 +20,7 @@ async fn orders() -> Database {
     let database = Database::fresh().await;
     database.endpoint("e", "http://127.0.0.1:1/").await;
     database
-        .sql("create table public.orders (id bigint primary key, status text, total numeric, password text)")
+        .sql("set search_path = public; create table orders (id bigint primary key, status text, total numeric, password text)")
         .await;
     database
 }
