@@ -107,7 +107,7 @@ begin
   if tg_op = 'INSERT' then
     insert into postrider.report_changes (endpoint, hour, change, codes)
     select t.endpoint, date_bin('1 h', t.started_at, '2000-01-01 00:00:00+00'), 1,
-           array_agg((coalesce(width_bucket(greatest(t.duration_ms, 0), bounds), 0) * 8
+           array_agg((coalesce(width_bucket(t.duration_ms, bounds), 0) * 8
                       + case t.outcome when 'delivered' then 1 else 0 end
                       + case t.attempt_no when 1 then 2 else 0 end
                       + case when t.next_retry is null then 4 else 0 end)::smallint)
@@ -123,7 +123,7 @@ begin
     ),
     change (endpoint, hour, code, n) as (
       select v.endpoint, date_bin('1 h', v.started_at, '2000-01-01 00:00:00+00'),
-             (coalesce(width_bucket(greatest(v.duration_ms, 0), bounds), 0) * 8
+             (coalesce(width_bucket(v.duration_ms, bounds), 0) * 8
               + case v.outcome when 'delivered' then 1 else 0 end
               + case v.attempt_no when 1 then 2 else 0 end
               + case when v.next_retry is null then 4 else 0 end)::smallint,
@@ -278,7 +278,7 @@ comment on view postrider.success_rate is
 
 insert into postrider.report_changes (endpoint, hour, change, codes)
 select a.endpoint, date_bin('1 h', a.started_at, '2000-01-01 00:00:00+00'), 1,
-       array_agg((coalesce(width_bucket(greatest(a.duration_ms, 0), b.bounds), 0) * 8
+       array_agg((coalesce(width_bucket(a.duration_ms, b.bounds), 0) * 8
                   + case a.outcome when 'delivered' then 1 else 0 end
                   + case a.attempt_no when 1 then 2 else 0 end
                   + case when a.next_retry is null then 4 else 0 end)::smallint)

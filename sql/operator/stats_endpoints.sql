@@ -49,6 +49,7 @@ select t.endpoint, t.tries, t.delivered_tries, t.first_tries, t.first_try_delive
        postrider.percentile_ms(g.buckets, g.counts, 0.99) as p99_ms,
        s.slots, s.slot_tries, s.slot_failures
   from total t
-  join series s on s.endpoint is not distinct from t.endpoint
-  left join histogram g on g.endpoint is not distinct from t.endpoint
+  -- No endpoint's name is empty. A join by "is not distinct from" would compare each with each.
+  join series s on coalesce(s.endpoint, '') = coalesce(t.endpoint, '')
+  left join histogram g on coalesce(g.endpoint, '') = coalesce(t.endpoint, '')
  order by t.endpoint nulls first;

@@ -3,6 +3,8 @@
 
 mod chart;
 
+use std::cmp::Reverse;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use self::chart::{Characters, bar, sparkline};
@@ -18,6 +20,8 @@ use crate::store::operator::stats::{self, NEWEST, Stats, SuccessRate};
 const NAME_WIDTH: usize = 18;
 /// A chart in a line of the table has at least so many, or is left out.
 const NARROWEST_CHART: usize = 6;
+/// Endpoints that get a line of their own; with more of them, those where most tries failed.
+const LINES: usize = 20;
 /// Before a chart on a line of its own.
 const LABEL_WIDTH: usize = 10;
 
@@ -126,9 +130,24 @@ fn print(stats: &Stats, characters: Characters) {
     let width = output::line_width();
     overall(all, stats.slot_hours, width, characters);
     println!();
-    for line in lines(&stats.endpoints, width, characters) {
+    let (shown, more) = worst(&stats.endpoints);
+    for line in lines(&shown, width, characters) {
         println!("{line}");
     }
+    if more > 0 {
+        println!("and {more} more: --endpoint NAME shows one of them, --json all");
+    }
+}
+
+/// Those that get a line, by name, and how many others there are.
+fn worst(endpoints: &[SuccessRate]) -> (Vec<&SuccessRate>, usize) {
+    let mut ranked: Vec<_> = endpoints.iter().enumerate().collect();
+    ranked.sort_by_key(|(_, rate)| Reverse((rate.tries - rate.delivered_tries, rate.tries)));
+    ranked.truncate(LINES);
+    ranked.sort_by_key(|(place, _)| *place);
+    let shown: Vec<_> = ranked.into_iter().map(|(_, rate)| rate).collect();
+    let more = endpoints.len() - shown.len();
+    (shown, more)
 }
 
 /// All endpoints together.
@@ -164,32 +183,33 @@ fn overall(all: &SuccessRate, slot_hours: i32, width: usize, characters: Charact
     println!(
         "{:LABEL_WIDTH$}half within {}, 95 % within {}, 99 % within {}",
         "took",
-        milliseconds(all.p50_ms),
-        milliseconds(all.p95_ms),
-        milliseconds(all.p99_ms)
+        cell(all.p50_ms.map(short)),
+        cell(all.p95_ms.map(short)),
+        cell(all.p99_ms.map(short))
     );
 }
 
 /// A line for each endpoint, under headings; charts as wide as the rest leaves room for.
-fn lines(endpoints: &[SuccessRate], width: usize, characters: Characters) -> Vec<String> {
+fn lines(endpoints: &[&SuccessRate], width: usize, characters: Characters) -> Vec<String> {
     let plain = table_of(endpoints, None);
     let taken = plain.first().map_or(0, |line| line.chars().count());
     // Each has a space before it.
     let room = width.saturating_sub(taken + 2) / 2;
-    if room < NARROWEST_CHART {
+    let slots = endpoints.first().map_or(0, |rate| rate.tries_series.len());
+    if room < NARROWEST_CHART.min(slots) {
         return plain;
     }
     table_of(endpoints, Some((room, characters)))
 }
 
-fn table_of(endpoints: &[SuccessRate], charts: Option<(usize, Characters)>) -> Vec<String> {
+fn table_of(endpoints: &[&SuccessRate], charts: Option<(usize, Characters)>) -> Vec<String> {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .force_no_tty()
         .set_content_arrangement(ContentArrangement::Disabled);
     let mut headings = vec![
-        "ENDPOINT", "TRIES", "OK %", "1ST %", "END %", "P50", "P95", "P99 MS",
+        "ENDPOINT", "TRIES", "OK %", "1ST %", "END %", "P50", "P95", "P99",
     ];
     let numbers = headings.len();
     if charts.is_some() {
@@ -204,9 +224,9 @@ fn table_of(endpoints: &[SuccessRate], charts: Option<(usize, Characters)>) -> V
             percent(Some(rate.success_percent)),
             percent(rate.first_try_percent),
             percent(rate.eventual_percent),
-            cell(rate.p50_ms.map(|ms| format!("{ms:.0}"))),
-            cell(rate.p95_ms.map(|ms| format!("{ms:.0}"))),
-            cell(rate.p99_ms.map(|ms| format!("{ms:.0}"))),
+            cell(rate.p50_ms.map(short)),
+            cell(rate.p95_ms.map(short)),
+            cell(rate.p99_ms.map(short)),
         ];
         if let Some((room, characters)) = charts {
             row.push(sparkline(&rate.tries_series, room, characters));
@@ -234,13 +254,34 @@ fn percent(percent: Option<f64>) -> String {
     }))
 }
 
-fn milliseconds(ms: Option<f64>) -> String {
-    ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms"))
+/// A duration in a few characters.
+fn short(ms: f64) -> String {
+    match ms {
+        ..999.5 => format!("{ms:.0}ms"),
+        ..59_950.0 => format!("{:.1}s", ms / 1e3),
+        ..3_570_000.0 => format!("{:.0}m", ms / 6e4),
+        _ => format!("{:.1}h", ms / 3.6e6),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_takes_few_characters_and_never_says_1000_ms() {
+        for (ms, shown) in [
+            (0.0, "0ms"),
+            (999.4, "999ms"),
+            (999.5, "1.0s"),
+            (59_949.0, "59.9s"),
+            (59_950.0, "1m"),
+            (3_570_000.0, "1.0h"),
+            (2_147_483_647.0, "596.5h"),
+        ] {
+            assert_eq!(short(ms), shown, "{ms}");
+        }
+    }
 
     #[test]
     fn blocks_are_drawn_only_where_the_locale_says_utf_8() {

@@ -83,6 +83,20 @@ async fn worker_sleeps(database: &Database) {
     wait_until("a worker sleeps", look, |count| *count > 0, SOON).await;
 }
 
+/// What a worker's sessions were told last, the server does also when the worker is stopped or killed meanwhile.
+async fn server_is_done(database: &Database) {
+    let busy = "select count(*) from pg_stat_activity
+                 where application_name = 'postrider' and datname = current_database() and state <> 'idle'";
+    let look = async || database.value::<i64>(busy).await;
+    wait_until(
+        "workers' sessions are idle",
+        look,
+        |count| *count == 0,
+        SOON,
+    )
+    .await;
+}
+
 /// The id of the one delivery that somebody waits for, as soon as it is there.
 async fn waited_for(database: &Database) -> i64 {
     let newest = "select coalesce(max(id), 0) from postrider.deliveries where deadline is not null and next_retry is not null";
@@ -208,6 +222,7 @@ async fn a_worker_that_stood_still_meanwhile_sends_nothing_when_it_goes_on() {
     database.endpoint("shop", &receiver.url("/")).await;
     let mut worker = idle_worker(&database).await;
     worker.stop();
+    server_is_done(&database).await;
 
     refused(
         call(database.client(), "shop", "{}", "300 ms").await,

@@ -124,10 +124,7 @@ async fn any_default_isolation_will_do_and_a_read_only_session_is_told() {
     let read_only = refused(call(session, "shop", "{}", "20 s").await, "25006");
     run_on(session, "set default_transaction_read_only = off").await;
     drop(worker);
-    // What a killed worker's sessions were told last, the server still does.
-    let sessions = "select count(*) from pg_stat_activity where application_name = 'postrider' and datname = current_database()";
-    let look = async || database.value::<i64>(sessions).await;
-    wait_until("its sessions have ended", look, |count| *count == 0, SOON).await;
+    server_is_done(&database).await;
     refused(call(session, "shop", "{}", "100 ms").await, "PR008");
 
     assert!(read_only.hint.contains("default_transaction_read_only"));
