@@ -428,8 +428,8 @@ language sql immutable set search_path = pg_catalog, pg_temp as $$
     case when body is not null or operation <> 'delete' then 'json_agg(c.record order by c.place)' else 'null::json' end,
     case when body is null and operation <> 'insert' then 'json_agg(c.old_record order by c.place)' else 'null::json' end,
     case when tenant_column is null then 'null::json' else 'json_agg(c.tenant order by c.place)' end,
-    case when body is not null then format(body, case operation when 'delete' then 'old' else 'new' end, operation,
-                                          case operation when 'delete' then 'null' else 'new' end, case operation when 'insert' then 'null' else 'old' end)
+    case when body is not null then format(body, case operation when 'delete' then 'old.*' else 'new.*' end, operation,
+                                          case operation when 'delete' then 'null' else 'new.*' end, case operation when 'insert' then 'null' else 'old.*' end)
          when operation = 'delete' then 'null::json' else kept_new end,
     case when body is not null or operation = 'insert' then 'null::json' else kept_old end,
     case when tenant_column is null then 'null::text'
@@ -618,8 +618,8 @@ begin
     select case when o = any (operations) then postrider.watch_query(o, condition,
              case when columns is not null then 'record_image_ne(row(postrider:compared_old), row(postrider:compared_new))' end,
              case when body is not null then postrider.watched_body_call(target, body) end,
-             case when without is null then 'row_to_json(new)' else '(select row_to_json(k) from (select postrider:kept_new) k)' end,
-             case when without is null then 'row_to_json(old)' else '(select row_to_json(k) from (select postrider:kept_old) k)' end,
+             case when without is null then 'row_to_json(new.*)' else '(select row_to_json(k) from (select postrider:kept_new) k)' end,
+             case when without is null then 'row_to_json(old.*)' else '(select row_to_json(k) from (select postrider:kept_old) k)' end,
              tenant_column) end
       from unnest(array['insert', 'update', 'delete']) with ordinality as o (o, place) order by o.place);
   for operation in select q from unnest(queries) as q where q is not null loop

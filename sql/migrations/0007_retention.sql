@@ -68,7 +68,6 @@ comment on column postrider.attempts.response_body is 'The first 16 KiB; see rep
 create index deliveries_delivered on postrider.deliveries (finished_at) where status = 'delivered' and payload_purged_at is null;
 create index deliveries_exhausted on postrider.deliveries (finished_at) where status = 'exhausted' and payload_purged_at is null;
 create index deliveries_purged on postrider.deliveries (status, finished_at) where payload_purged_at is not null;
-create index deliveries_event on postrider.deliveries (event) where event is not null;
 
 -- PR010: the payload is gone.
 create or replace function postrider.replay(id bigint, seen_claim_no bigint default null) returns boolean

@@ -4,8 +4,8 @@
 alter table postrider.deliveries validate constraint deliveries_have_one_of_payload_body_event;
 alter table postrider.deliveries validate constraint deliveries_only_finished_rows_are_purged;
 
--- Oldest first within an endpoint, so that each batch goes on where the one before ended. Only what ends undelivered is in it.
-create index deliveries_dead on postrider.deliveries (endpoint, finished_at) where status = 'exhausted';
+-- Oldest first within an endpoint, so that each batch goes on where the one before ended. Only what ended undelivered and can be sent is in it.
+create index deliveries_dead on postrider.deliveries (endpoint, finished_at) where status = 'exhausted' and payload_purged_at is null;
 
 -- Errors of our own: PR016 nothing says which ones, PR017 a status that this cannot be done to.
 

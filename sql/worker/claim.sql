@@ -9,8 +9,9 @@
 -- $7 integer free: slots that the worker has free
 -- $8 bigint  bytes: take payloads until they fill this much, as stored; what is below 16 KiB is not counted
 --
--- $9 text[], $10 timestamptz[], $11 bigint[]  marks: endpoints after the cursor, by name, and the (next_retry, id) before which nothing of theirs
---            was open lately; usually none. As many as $2, so that the walk ends among them.
+-- $9 text[]   marked: endpoints after the cursor, by name, one more than $2, so that the walk ends among them; usually none
+-- $10 timestamptz[] marked_due: the next_retry of each before which nothing of it was open lately
+-- $11 bigint[] marked_ids: and the id, among deliveries with that next_retry
 --
 -- Returns first a row of the claim's: walk_end and hops (where the walk ended, NULL and 0 at the end of a lap; fewer hops than $2: the lap is
 -- over), claimed_at, wake_ms (only when nothing was taken: until the next known due time), disabled (endpoints passed by whose open
@@ -48,8 +49,8 @@ walk (endpoint, first_due, first_id, hop) as (
   union all
   select coalesce(u.endpoint, m.endpoint), coalesce(u.next_retry, f.next_retry), coalesce(u.id, f.id), w.hop + 1
     from walk w
-    left join lateral (
-      select m.endpoint, m.next_retry, m.id from mark m where m.endpoint > w.endpoint order by m.endpoint limit 1) m on true
+   cross join lateral (select min(m.endpoint) as endpoint from mark m where m.endpoint > w.endpoint) n
+    left join mark m on m.endpoint = n.endpoint
     left join lateral (
       select d.endpoint, d.next_retry, d.id
         from postrider.deliveries d

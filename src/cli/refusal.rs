@@ -23,89 +23,97 @@ pub(super) fn explain(error: store::Error) -> anyhow::Error {
     Failure::new(exit, harmless::line(&what), hint).into()
 }
 
+/// What cannot be right as it was typed is a usage error.
 fn next_step(kind: Refused) -> (Exit, &'static str) {
+    let exit = match kind {
+        Refused::NoSuchDelivery
+        | Refused::InFlight
+        | Refused::Finished
+        | Refused::NoSuchEndpoint
+        | Refused::EndpointDisabled
+        | Refused::Rejected
+        | Refused::NotDelivered
+        | Refused::NotTaken
+        | Refused::WatchNameTaken
+        | Refused::NoSuchWatch
+        | Refused::Purged
+        | Refused::NotOrdered
+        | Refused::EventIdTaken
+        | Refused::NameTaken => Exit::Failures,
+        Refused::NotWatchable
+        | Refused::OtherTenant
+        | Refused::NoFilter
+        | Refused::WrongStatus
+        | Refused::NoSuchPolicy
+        | Refused::NotJson
+        | Refused::Value => Exit::Usage,
+    };
+    (exit, hint(kind))
+}
+
+fn hint(kind: Refused) -> &'static str {
     match kind {
-        Refused::NoSuchDelivery => (
-            Exit::Failures,
-            "find it with `postrider delivery list`; finished deliveries may have been pruned",
-        ),
-        Refused::InFlight => (
-            Exit::Failures,
-            "wait for the result of this try (`postrider delivery show ID`), then replay it if it is still needed",
-        ),
-        Refused::Finished => (
-            Exit::Failures,
-            "only queued and failed deliveries can be cancelled; nothing is left to do for this one",
-        ),
-        Refused::NoSuchEndpoint => (
-            Exit::Failures,
-            "`postrider endpoint list` shows those there are; `postrider endpoint add` makes one",
-        ),
-        Refused::EndpointDisabled => (
-            Exit::Failures,
-            "see why with `postrider endpoint show NAME`, then `postrider endpoint enable NAME`",
-        ),
-        Refused::Rejected => (
-            Exit::Failures,
-            "correct the event or the endpoint: as it is, it would be refused again; `postrider delivery show ID` shows the whole exchange",
-        ),
-        Refused::NotDelivered => (
-            Exit::Failures,
-            "it is not tried again, though it may have arrived if no answer came; send it again, without --wait to have it retried",
-        ),
-        Refused::NotTaken => (
-            Exit::Failures,
-            "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again",
-        ),
-        Refused::NotWatchable => (
-            Exit::Usage,
-            "`postrider watch --help` says what each option takes; names of columns are written without quotes",
-        ),
-        Refused::WatchNameTaken => (
-            Exit::Failures,
-            "choose another --name, or end that one with `postrider unwatch NAME` first",
-        ),
-        Refused::NoSuchWatch => (Exit::Failures, "`postrider watches` lists those there are"),
-        Refused::OtherTenant => (
-            Exit::Usage,
-            "leave --tenant out, or connect with the setting postrider.tenant of that tenant",
-        ),
-        Refused::Purged => (
-            Exit::Failures,
-            "queue the event anew with `postrider send`; `postrider prune --dry-run` shows for how long payloads are kept",
-        ),
-        Refused::NotOrdered => (
-            Exit::Failures,
-            "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`",
-        ),
-        Refused::NoFilter => (
-            Exit::Usage,
-            "say which ones: --endpoint, --event-type, --status, --since, --until, or --all",
-        ),
-        Refused::WrongStatus => (
-            Exit::Usage,
-            "exhausted and delivered ones can be replayed, queued and failed ones cancelled",
-        ),
-        Refused::EventIdTaken => (
-            Exit::Failures,
-            "nothing was queued; look at it with `postrider delivery show EVENT_ID`, or send it again with `postrider replay ID`",
-        ),
-        Refused::NameTaken => (
-            Exit::Failures,
-            "choose another --name, or look at it with `postrider endpoint show NAME`",
-        ),
-        Refused::NoSuchPolicy => (
-            Exit::Usage,
-            "standard, exponential, frappe and once are there from the start; others are rows of postrider.retry_policies",
-        ),
-        Refused::NotJson => (
-            Exit::Usage,
-            "correct it, or send bytes that are not JSON with --body FILE --content-type TYPE",
-        ),
-        Refused::Value => (
-            Exit::Usage,
-            "correct the value; --help and the column comments of the schema `postrider` say what is allowed",
-        ),
+        Refused::NoSuchDelivery => {
+            "find it with `postrider delivery list`; finished deliveries may have been pruned"
+        }
+        Refused::InFlight => {
+            "wait for the result of this try (`postrider delivery show ID`), then replay it if it is still needed"
+        }
+        Refused::Finished => {
+            "only queued and failed deliveries can be cancelled; nothing is left to do for this one"
+        }
+        Refused::NoSuchEndpoint => {
+            "`postrider endpoint list` shows those there are; `postrider endpoint add` makes one"
+        }
+        Refused::EndpointDisabled => {
+            "see why with `postrider endpoint show NAME`, then `postrider endpoint enable NAME`"
+        }
+        Refused::Rejected => {
+            "correct the event or the endpoint: as it is, it would be refused again; `postrider delivery show ID` shows the whole exchange"
+        }
+        Refused::NotDelivered => {
+            "it is not tried again, though it may have arrived if no answer came; send it again, without --wait to have it retried"
+        }
+        Refused::NotTaken => {
+            "nothing was sent and nothing will be; start a worker with `postrider worker`, see the endpoint with `postrider endpoint show NAME`, and send it again"
+        }
+        Refused::NotWatchable => {
+            "`postrider watch --help` says what each option takes; names of columns are written without quotes"
+        }
+        Refused::WatchNameTaken => {
+            "choose another --name, or end that one with `postrider unwatch NAME` first"
+        }
+        Refused::NoSuchWatch => "`postrider watches` lists those there are",
+        Refused::OtherTenant => {
+            "leave --tenant out, or connect with the setting postrider.tenant of that tenant"
+        }
+        Refused::Purged => {
+            "queue the event anew with `postrider send`; `postrider prune --dry-run` shows for how long payloads are kept"
+        }
+        Refused::NotOrdered => {
+            "nothing holds the rest there; end one delivery with `postrider delivery cancel ID`"
+        }
+        Refused::NoFilter => {
+            "say which ones: --endpoint, --event-type, --status, --since, --until, or --all"
+        }
+        Refused::WrongStatus => {
+            "exhausted and delivered ones can be replayed, queued and failed ones cancelled"
+        }
+        Refused::EventIdTaken => {
+            "nothing was queued; look at it with `postrider delivery show EVENT_ID`, or send it again with `postrider replay ID`"
+        }
+        Refused::NameTaken => {
+            "choose another --name, or look at it with `postrider endpoint show NAME`"
+        }
+        Refused::NoSuchPolicy => {
+            "standard, exponential, frappe and once are there from the start; others are rows of postrider.retry_policies"
+        }
+        Refused::NotJson => {
+            "correct it, or send bytes that are not JSON with --body FILE --content-type TYPE"
+        }
+        Refused::Value => {
+            "correct the value; --help and the column comments of the schema `postrider` say what is allowed"
+        }
     }
 }
 

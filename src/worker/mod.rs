@@ -65,9 +65,9 @@ const CONTENDED: Duration = Duration::from_millis(5);
 /// The shortest sleep for the next due time when the last ones came to nothing: what comes due then belongs to paused endpoints.
 const IDLE_LEAST: Duration = Duration::from_millis(50);
 
-/// Results that may wait to be written, beside as many as there are tries at a time: enough that a slot need not wait for a commit, and that a
-/// statement carries many.
-const UNWRITTEN: usize = 1000;
+/// Deliveries from their claim until their result is written, for each try at a time: results that wait for their statement hold up no
+/// slot, and a statement carries many. When results cannot be written, claiming stops here.
+const PLACES: usize = 4;
 
 /// Runs a worker until it is told to stop, or until it has drained what is due.
 ///
@@ -97,7 +97,7 @@ pub async fn run(
     let wake = Arc::new(Notify::new());
     let room_wanted = Arc::new(AtomicBool::new(false));
     let slots = Arc::new(Semaphore::new(options.concurrency));
-    let all_places = options.concurrency + UNWRITTEN;
+    let all_places = PLACES * options.concurrency;
     let places = Arc::new(Semaphore::new(all_places));
     let tally = Arc::new(Tally::default());
     let (reports, inbox) = unbounded_channel();
@@ -115,12 +115,7 @@ pub async fn run(
         .then(|| tokio::spawn(answer_doorbell(connector.clone(), Arc::clone(&wake))));
     let publisher = Publisher::new(queue.clone(), Arc::clone(&wake));
     let publishing = tokio::spawn(publisher.clone().run());
-    let upkeep = Upkeep {
-        queue: queue.clone(),
-        pruning: options.pruning,
-        tally: Arc::clone(&tally),
-    };
-    let upkeep = tokio::spawn(upkeep.run());
+    let upkeep = tokio::spawn(Upkeep::of(&queue, options.pruning, &tally).run());
 
     let mut worker = Worker {
         slots,

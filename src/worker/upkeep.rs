@@ -35,12 +35,20 @@ const FOLD: i32 = 10_000;
 /// The one who keeps the tables in order.
 #[derive(Debug)]
 pub(super) struct Upkeep {
-    pub(super) queue: Queue,
-    pub(super) pruning: Pruning,
-    pub(super) tally: Arc<Tally>,
+    queue: Queue,
+    pruning: Pruning,
+    tally: Arc<Tally>,
 }
 
 impl Upkeep {
+    pub(super) fn of(queue: &Queue, pruning: Pruning, tally: &Arc<Tally>) -> Self {
+        Self {
+            queue: queue.clone(),
+            pruning,
+            tally: Arc::clone(tally),
+        }
+    }
+
     /// Goes on until it is aborted; what a step has not committed is undone then.
     pub(super) async fn run(self) {
         tokio::join!(self.keep_order(), self.keep_reports());

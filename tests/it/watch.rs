@@ -1,6 +1,6 @@
 //! A table's changes become events, in the writer's transaction and never at its cost.
 
-/// What watch() takes, and what it refuses.
+/// What `watch` takes, and what it refuses.
 mod arguments;
 /// `postrider watch`, `unwatch` and `watches`.
 mod commands;
@@ -20,7 +20,7 @@ async fn orders() -> Database {
     let database = Database::fresh().await;
     database.endpoint("e", "http://127.0.0.1:1/").await;
     database
-        .sql("create table public.orders (id bigint primary key, status text, total numeric, password text)")
+        .sql("set search_path = public; create table orders (id bigint primary key, status text, total numeric, password text)")
         .await;
     database
 }

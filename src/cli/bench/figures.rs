@@ -79,9 +79,16 @@ pub(super) fn print_json(figures: &Figures) -> anyhow::Result<()> {
 }
 
 pub(super) fn print(figures: &Figures) {
-    let text = |value: Option<f64>, digits: usize, unit: &str| {
-        value.map(|value| format!("{value:.digits$}{unit}"))
-    };
+    println!("\n{}", figures.scenario);
+    output::details(&[&outcome(figures)[..], &costs(figures)[..]].concat());
+}
+
+fn text(value: Option<f64>, digits: usize, unit: &str) -> Option<String> {
+    value.map(|value| format!("{value:.digits$}{unit}"))
+}
+
+/// How much came through, and how fast.
+fn outcome(figures: &Figures) -> [(&'static str, Option<String>); 7] {
     let rate =
         (figures.ideal_per_s.is_some() || figures.idle_statements_per_s.is_none()).then(|| {
             let of = match (figures.ideal_per_s, figures.ratio_to_ideal) {
@@ -90,8 +97,7 @@ pub(super) fn print(figures: &Figures) {
             };
             format!("{:.0}{of}", figures.deliveries_per_s)
         });
-    println!("\n{}", figures.scenario);
-    output::details(&[
+    [
         (
             "  deliveries",
             Some(format!(
@@ -117,6 +123,12 @@ pub(super) fn print(figures: &Figures) {
             "  the same without the whale",
             text(figures.others_p99_ms_without_whale, 0, " ms"),
         ),
+    ]
+}
+
+/// What it took.
+fn costs(figures: &Figures) -> [(&'static str, Option<String>); 8] {
+    [
         (
             "  CPU of workers",
             text(figures.worker_cpu_us, 1, " µs a delivery"),
@@ -152,7 +164,7 @@ pub(super) fn print(figures: &Figures) {
             "  CPU of the worker when idle",
             text(figures.idle_worker_cpu_ms_per_s, 2, " ms a second"),
         ),
-    ]);
+    ]
 }
 
 /// The value below which the share `of` lies; `values` must be sorted.

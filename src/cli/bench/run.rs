@@ -81,17 +81,16 @@ async fn backlog(stage: &Stage, plan: &Plan, only: &str) -> anyhow::Result<Figur
 
 /// Inserts while the workers run, and asks how long each event took.
 async fn trickle(stage: &Stage, plan: &Plan) -> anyhow::Result<Figures> {
-    let per_tick = match plan.scenario {
-        Scenario::Steady => {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "bounded by --rate"
-            )]
-            let rate = (plan.rate.unwrap_or(1000.0) * TICK.as_secs_f64()).round() as usize;
-            rate.max(1)
-        }
-        _ => 1,
+    let per_tick = if plan.scenario == Scenario::Steady {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "bounded by --rate"
+        )]
+        let rate = (plan.rate.unwrap_or(1000.0) * TICK.as_secs_f64()).round() as usize;
+        rate.max(1)
+    } else {
+        1
     };
     let (ticks, tick) = if plan.scenario == Scenario::Steady {
         (TICKS, TICK)

@@ -86,13 +86,13 @@ async fn one_bad_value_does_not_stop_its_batch() {
 }
 
 #[tokio::test]
-async fn c29_while_results_cannot_be_written_nothing_is_claimed_and_nothing_is_sent_twice() {
+async fn c29_while_results_cannot_be_written_claiming_stops_and_nothing_is_sent_twice() {
     let database = Database::fresh().await;
     let receiver = Receiver::start().await;
     let gate = Gate::closed();
     receiver.script(vec![Script::status(200).behind(&gate); 8]);
     database.endpoint("shop", &receiver.url("/")).await;
-    fill(&database, "shop", 40).await;
+    fill(&database, "shop", 100).await;
     let _worker = Worker::spawn(
         &database,
         &["--concurrency", "10", "--poll-interval", "20ms"],
@@ -120,11 +120,15 @@ async fn c29_while_results_cannot_be_written_nothing_is_claimed_and_nothing_is_s
         SOON,
     )
     .await;
-    assert_eq!(receiver.requests().len(), 8);
+    let sent = receiver.requests().len();
+    assert!(
+        sent <= 4 * 10,
+        "{sent} requests: more than four times the tries at a time"
+    );
     other.batch_execute("rollback").await.expect("unlocked");
     let done = async || with_status(&database, "shop", "delivered").await;
-    wait_until("all are delivered", done, |n| *n == 40, SOON).await;
-    assert_eq!(receiver.requests().len(), 40);
+    wait_until("all are delivered", done, |n| *n == 100, SOON).await;
+    assert_eq!(receiver.requests().len(), 100);
 }
 
 #[tokio::test]

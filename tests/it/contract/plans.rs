@@ -75,7 +75,10 @@ pub(crate) async fn explain(
     plan[0]["Plan"].clone()
 }
 
-pub(crate) const CLAIM_64: (&str, &str) = ("claim", "'', 64, 64, 'w', 15000, 1000, 256, 67108864");
+pub(crate) const CLAIM_64: (&str, &str) = (
+    "claim",
+    "'', 64, 64, 'w', 15000, 1000, 256, 67108864, '{}', '{}', '{}'",
+);
 
 fn check(plan: &Value, what: &str) {
     let mut all = Vec::new();

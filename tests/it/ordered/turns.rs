@@ -102,8 +102,7 @@ async fn the_rest_goes_on_when_the_head_is_exhausted_cancelled_or_skipped() {
         .set("next_retry", "infinity")
         .await;
     let last = database.insert("line", "{}").await;
-    // Whoever cancels or skips wakes the worker.
-    let _worker = Worker::spawn(&database, &["--poll-interval", "1h"]);
+    let _worker = Worker::spawn(&database, &[]);
     database.wait_for_status(exhausted, "exhausted").await;
     assert_eq!(
         states(&database).await,
@@ -128,6 +127,38 @@ async fn the_rest_goes_on_when_the_head_is_exhausted_cancelled_or_skipped() {
     assert_eq!(reason.as_deref(), Some("cancelled"));
     let none: Option<i64> = database.value("select postrider.skip('line')").await;
     assert_eq!(none, None, "nothing is open");
+}
+
+#[tokio::test]
+async fn whoever_ends_the_head_wakes_a_worker_that_sleeps() {
+    for call in [
+        "select postrider.cancel(1)",
+        "select postrider.skip('line')",
+        "select postrider.cancel_matching('line', max_rows => 1)",
+    ] {
+        let database = Database::fresh().await;
+        let receiver = Receiver::start().await;
+        database
+            .endpoint("line", &receiver.url("/"))
+            .set("ordered", true)
+            .await;
+        let head = database
+            .insert("line", "{}")
+            .set("next_retry", "infinity")
+            .await;
+        let next = database.insert("line", "{}").await;
+        let _worker = Worker::spawn(&database, &["--poll-interval", "1h"]);
+        let quiet = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'postrider'
+                        and (query like '-- Takes due%' and state = 'idle' and query_start < clock_timestamp() - interval '1 s'
+                             or query = 'listen postrider')";
+        let quiet = async || database.value::<i64>(quiet).await;
+        wait_until("it sleeps and listens", quiet, |n| *n == 2, SOON).await;
+
+        database.sql(call).await;
+
+        database.wait_for_status(next, "delivered").await;
+        assert_eq!(database.delivery(head).await.status, "exhausted", "{call}");
+    }
 }
 
 #[tokio::test]
@@ -363,19 +394,24 @@ async fn crowd(database: &Database, history: usize, held: usize) {
 async fn costs(database: &Database) -> Vec<(String, u64, u64)> {
     let head = "id = (select min(id) from postrider.deliveries where next_retry is not null)";
     let ours = worker_settings();
+    let due_in = async |time: &str| {
+        let moved = format!(
+            "update postrider.deliveries set next_retry = now() + interval '{time}' where {head}"
+        );
+        database.sql(&moved).await;
+    };
     // What a session reads of the catalog once is no part of it.
-    explain(database, &ours, "force_generic_plan", CLAIM_64).await;
+    for time in ["-1 s", "1 h"] {
+        due_in(time).await;
+        explain(database, &ours, "force_generic_plan", CLAIM_64).await;
+    }
     let mut costs = Vec::new();
     for (settings, told) in [(ours.as_str(), "told"), ("", "not told")] {
         for mode in ["force_generic_plan", "force_custom_plan"] {
             let held = buffers(&explain(database, settings, mode, CLAIM_64).await);
-            database
-                .sql(&format!("update postrider.deliveries set next_retry = now() - interval '1 s' where {head}"))
-                .await;
+            due_in("-1 s").await;
             let due = buffers(&explain(database, settings, mode, CLAIM_64).await);
-            database
-                .sql(&format!("update postrider.deliveries set next_retry = now() + interval '1 h' where {head}"))
-                .await;
+            due_in("1 h").await;
             costs.push((format!("{mode}, {told} how"), held, due));
         }
     }

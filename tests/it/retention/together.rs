@@ -200,7 +200,7 @@ async fn what_a_table_of_yours_names_stays_and_keeps_no_other_kind() {
     try_of_day(&database, 95).await;
     database
         .sql("create table public.mine (delivery bigint references postrider.deliveries (id));
-              insert into public.mine select min(id) from postrider.deliveries where status = 'delivered'")
+              insert into public.mine select max(id) from postrider.deliveries where status = 'delivered'")
         .await;
 
     let removed = prune(database.client(), 3).await;

@@ -168,10 +168,8 @@ async fn a_worker_does_all_that_workers_do() {
     };
     wait_until("it sleeps", asleep, |count| *count == 1, SOON).await;
     let listens = async || {
-        let query = format!(
-            "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen postrider' and application_name = 'postrider'"
-        );
-        database.value::<i64>(&query).await
+        let query = "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen postrider' and application_name = 'postrider'";
+        database.value::<i64>(query).await
     };
     wait_until("it listens", listens, |count| *count == 1, SOON).await;
     running.terminate();

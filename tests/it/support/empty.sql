@@ -18,7 +18,7 @@ begin
   end loop;
 
   for target in
-    select c.oid::regclass as name,
+    select c.oid::regclass::text as name,
            case c.relkind when 'v' then 'view' when 'm' then 'materialized view' when 'S' then 'sequence' else 'table' end as kind
       from pg_class c
      where c.relkind in ('r', 'p', 'v', 'm', 'S')
@@ -32,7 +32,7 @@ begin
   end loop;
 
   for target in
-    select p.oid::regprocedure as name from pg_proc p
+    select p.oid::regprocedure::text as name from pg_proc p
      where p.pronamespace = 'public'::regnamespace
         or p.pronamespace = 'postrider'::regnamespace
            and not exists (select from postrider_shipped.objects o where o.catalog = 'pg_proc'::regclass and o.oid = p.oid)

@@ -203,6 +203,10 @@ async fn the_options_for_body_tenant_and_strict_reach_the_watch() {
         .await;
     assert_eq!(
         shown,
-        ["a shape(orders) t", "b shape(orders) t f", "c status f"]
+        [
+            "a public.shape(public.orders) t",
+            "b public.shape(public.orders) t f",
+            "c status f"
+        ]
     );
 }

@@ -1,7 +1,5 @@
 use std::process::Command;
 
-use postrider::cluster::Binaries;
-
 use super::{count, orders};
 use crate::server;
 use crate::support::receiver::Receiver;
@@ -131,18 +129,8 @@ async fn workers_share_the_publishing_and_nothing_is_published_twice() {
     assert_eq!(distinct, 1500);
 }
 
-/// One of PostgreSQL's client programs, or none where the tests' server is somebody else's.
-fn program(name: &str) -> Option<Command> {
-    let path = Binaries::find().ok()?.folder().join(name);
-    path.is_file().then(|| Command::new(path))
-}
-
 #[tokio::test]
 async fn a_dump_restored_elsewhere_watches_on() {
-    let (Some(mut dump), Some(mut restore)) = (program("pg_dump"), program("psql")) else {
-        tell("not run: PostgreSQL's client programs are not installed");
-        return;
-    };
     let database = Database::private().await;
     database.endpoint("e", "http://127.0.0.1:1/").await;
     database
@@ -156,7 +144,7 @@ async fn a_dump_restored_elsewhere_watches_on() {
     let elsewhere = server::Database::create().await;
 
     let file = tempfile::NamedTempFile::new().expect("a file");
-    let dumped = dump
+    let dumped = Command::new("pg_dump")
         .args([
             "--dbname",
             database.url(),
@@ -165,14 +153,18 @@ async fn a_dump_restored_elsewhere_watches_on() {
         ])
         .arg(file.path())
         .output()
-        .expect("pg_dump runs");
+        .expect("pg_dump is installed with PostgreSQL's client programs");
+    if String::from_utf8_lossy(&dumped.stderr).contains("server version mismatch") {
+        tell("not run: pg_dump is older than the server");
+        return;
+    }
     assert!(dumped.status.success(), "{dumped:?}");
-    let restored = restore
+    let restored = Command::new("psql")
         .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file"])
         .arg(file.path())
         .arg(elsewhere.url())
         .output()
-        .expect("psql runs");
+        .expect("psql is, too");
     assert!(restored.status.success(), "{restored:?}");
 
     let session = elsewhere.open().await;

@@ -240,7 +240,7 @@ async fn without_our_schema_the_table_is_written_as_ever() {
     database.endpoint("e", "http://127.0.0.1:1/").await;
     database
         .sql(
-            "create table orders (id int); select postrider.watch('orders', endpoint => 'e');
+            "set search_path = public; create table orders (id int); select postrider.watch('orders', endpoint => 'e');
              drop schema postrider cascade;
              insert into orders values (1); insert into orders select n from generate_series(1, 2000) n; delete from orders where id = 1",
         )
