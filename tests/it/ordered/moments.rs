@@ -41,7 +41,8 @@ async fn claim_within(session: &Client) -> Vec<Row> {
         .batch_execute(&format!("prepare claim as {claim}"))
         .await
         .expect("prepared");
-    let rows = session.query(&format!("execute claim ({values})"), &[]);
+    let statement = format!("execute claim ({values})");
+    let rows = session.query(&statement, &[]);
     // The first row is the claim's own.
     rows.await.expect("claimed").split_off(1)
 }
