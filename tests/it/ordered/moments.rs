@@ -41,10 +41,11 @@ async fn claim_within(session: &Client) -> Vec<Row> {
         .batch_execute(&format!("prepare claim as {claim}"))
         .await
         .expect("prepared");
-    let statement = format!("execute claim ({values})");
-    let rows = session.query(&statement, &[]);
+    let rows = session
+        .query(&format!("execute claim ({values})"), &[])
+        .await;
     // The first row is the claim's own.
-    rows.await.expect("claimed").split_off(1)
+    rows.expect("claimed").split_off(1)
 }
 
 async fn end(session: &Client, how: &str) {
