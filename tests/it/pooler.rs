@@ -147,9 +147,11 @@ async fn behind_pgbouncer_in_transaction_mode_deliver_now_gets_its_answer_or_a_r
         assert_eq!(error.code().map(SqlState::code), Some(state), "{error:?}");
     }
     let answered = answered.expect("delivered");
-    let status = answered.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0),
-        _ => None,
+    let status = answered.iter().find_map(|message| {
+        let SimpleQueryMessage::Row(row) = message else {
+            return None;
+        };
+        row.get(0)
     });
     assert_eq!(status, Some("200"));
     assert_eq!(receiver.requests().len(), 1);
