@@ -294,7 +294,7 @@ async fn only_a_role_that_row_level_security_holds_can_be_bound() {
         (bind(&worker), "serve every tenant"),
         (
             format!("grant {group} to {plain}; {}", bind(&plain)),
-            "reads every tenant",
+            "which is not bound",
         ),
     ] {
         let (state, said) = refusal(database.client(), &statement).await;
