@@ -196,11 +196,11 @@ select r.relation, r.sees, r.writes
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
   ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
+  -- A chunk may hold rows of several tenants.
+  ('changes',          'false',    'false'),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
-  ('report_changes',   m.endpoint, m.endpoint),
-  -- One of its rows may hold changes of several tenants.
-  ('changes',          'false',    'false')
+  ('report_changes',   m.endpoint, m.endpoint)
  ) r (relation, sees, writes);
 comment on view postrider.tenant_rules is
   'The rows that a role bound to a tenant sees and writes, per table. postrider.tenant not set, or empty: none.';

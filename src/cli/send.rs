@@ -9,6 +9,9 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::connection::ConnectArgs;
 use super::delivery::bytes_as_text;
 use super::refusal::explain;
@@ -113,9 +116,18 @@ async fn deliver_now(args: Args) -> anyhow::Result<Exit> {
         .into());
     };
     let client = connect.client().await?;
-    let answer = delivery::deliver_now(&client, &endpoint, &event_type, &payload, seconds)
-        .await
-        .map_err(explain)?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
+    let call = delivery::deliver_now(&client, &endpoint, &event_type, &payload, seconds);
+    tokio::pin!(call);
+    let answer = tokio::select! {
+        answer = &mut call => answer.map_err(explain)?,
+        _ = async { tokio::select! { _ = terminate.recv() => (), _ = interrupt.recv() => () } } => {
+            // Without us the server would go on until the time is over, and might send it yet.
+            connect.connector()?.cancel(&client).await.map_err(explain)?;
+            call.await.map_err(|_| stopped())?
+        }
+    };
     if format.json {
         output::json(&answer)?;
         return Ok(Exit::Done);
@@ -125,6 +137,14 @@ async fn deliver_now(args: Args) -> anyhow::Result<Exit> {
         println!("{}", bytes_as_text(&body));
     }
     Ok(Exit::Done)
+}
+
+fn stopped() -> Failure {
+    Failure::new(
+        Exit::Failures,
+        "stopped while it waited: it is not tried again, though a request that was under way may have arrived",
+        "`postrider delivery list --limit 5` shows what became of it; send it again, without --wait to have it retried",
+    )
 }
 
 fn understand(args: Args) -> anyhow::Result<NewDelivery> {

@@ -149,6 +149,16 @@ impl Connector {
         Ok(client)
     }
 
+    /// Asks the server to cancel what a session is doing, which then fails there if it has not ended before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDatabase`] when the server cannot be asked.
+    pub async fn cancel(&self, session: &Client) -> Result<(), Error> {
+        let token = session.cancel_token();
+        Ok(token.cancel_query(self.0.tls.0.clone()).await?)
+    }
+
     /// A pool; it connects when it is first asked for a session.
     ///
     /// # Errors

@@ -539,29 +539,76 @@ async fn run_on(session: &Client, statements: &str) {
         .expect("they succeed");
 }
 
+/// Sorted, as fractions of all: the half, 90 %, 99 % and the longest.
+fn tell_times(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    tell(&format!(
+        "deliver_now, {what}: p50 {:?}, p90 {:?}, p99 {:?}, longest {:?} of {}",
+        at(50),
+        at(90),
+        at(99),
+        at(100),
+        times.len()
+    ));
+}
+
+async fn timed(session: &Client, endpoint: &str) -> Duration {
+    let began = Instant::now();
+    call(session, endpoint, "{}", "10 s")
+        .await
+        .expect("delivered");
+    began.elapsed()
+}
+
 #[tokio::test]
 #[ignore = "measures, and depends on the machine"]
 async fn how_long_a_call_takes() {
     let database = Database::fresh().await;
     let receiver = Receiver::start().await;
     database.endpoint("shop", &receiver.url("/")).await;
+    database.endpoint("busy", &receiver.url("/")).await;
     let _worker = idle_worker(&database).await;
-    let mut times = Vec::new();
 
+    let mut times = Vec::new();
     for round in 0..500 {
         if round % 10 == 0 {
             worker_sleeps(&database).await;
         }
-        let began = Instant::now();
-        call(database.client(), "shop", "{}", "10 s")
-            .await
-            .expect("delivered");
-        times.push(began.elapsed());
+        times.push(timed(database.client(), "shop").await);
     }
+    tell_times("one caller, an idle worker", times);
 
-    times.sort_unstable();
-    let [p50, p90, p99] = [250, 450, 495].map(|place| times[place]);
-    tell(&format!(
-        "deliver_now: p50 {p50:?}, p90 {p90:?}, p99 {p99:?}"
-    ));
+    let sessions = futures_util::future::join_all((0..20).map(|_| database.connect())).await;
+    let twenty = async |endpoint: &str, rounds: usize| {
+        let each = sessions.iter().map(|session| async move {
+            let mut times = Vec::new();
+            for _ in 0..rounds {
+                times.push(timed(session, endpoint).await);
+            }
+            times
+        });
+        futures_util::future::join_all(each).await.concat()
+    };
+    tell_times("20 callers at a time", twenty("shop", 50).await);
+
+    let backlog = "insert into postrider.deliveries (endpoint, event_type, payload)
+         select 'busy', 'test.event', '{}' from generate_series(1, 30000)";
+    database.sql(backlog).await;
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        times.push(timed(database.client(), "shop").await);
+    }
+    tell_times("a worker busy with another endpoint", times);
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        times.push(timed(database.client(), "busy").await);
+    }
+    let left: i64 = database
+        .value("select count(*) from postrider.deliveries where next_retry is not null")
+        .await;
+    tell_times(
+        &format!("a worker busy with the same endpoint, {left} still due"),
+        times,
+    );
 }

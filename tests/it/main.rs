@@ -43,6 +43,8 @@ mod retries;
 mod contract;
 /// Who gets which delivery, and what becomes of it when its worker dies.
 mod claims;
+/// What a delivery costs, in counts.
+mod costs;
 /// How a worker sleeps, wakes and ends.
 mod stopping;
 /// Behind a pooler the worker has no session of its own.

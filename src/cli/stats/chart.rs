@@ -35,14 +35,14 @@ pub(super) fn sparkline(numbers: &[i64], width: usize, characters: Characters) -
         .collect()
 }
 
-/// A bar that is full only when `part` is all of `whole`, and empty only when it is nothing.
+/// A bar that is full only when `part` is all of `whole`, and empty only when it is nothing; in one character only the first holds.
 pub(super) fn bar(part: i64, whole: i64, width: usize, characters: Characters) -> String {
     let wide = i128::try_from(width).unwrap_or(0);
     let (part, whole) = (i128::from(part), i128::from(whole));
     let filled = match part {
         _ if whole <= 0 || part <= 0 => 0,
         _ if part >= whole => wide,
-        _ => (wide * part / whole).clamp(1.min(wide), (wide - 1).max(0)),
+        _ => (wide * part / whole).max(1).min((wide - 1).max(0)),
     };
     let filled = usize::try_from(filled).unwrap_or(0);
     let (full, empty) = match characters {

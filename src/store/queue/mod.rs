@@ -1,7 +1,7 @@
 //! The worker's side of the database: claim, record, release and what goes with them.
 //!
 //! One function per file in `sql/worker/`. Owns the sessions they run on: results have their own, so that a slow claim never holds
-//! them up. Knows nothing of HTTP, nor of what a verdict is.
+//! them up, and neither does what is done beside delivering. Knows nothing of HTTP, nor of what a verdict is.
 
 mod batch;
 mod rows;
@@ -46,6 +46,7 @@ pub struct Queue {
     claims: Pool,
     records: Pool,
     publishes: Pool,
+    upkeep: Pool,
     target: String,
 }
 
@@ -175,6 +176,7 @@ impl Queue {
             claims: pool(2)?,
             records: pool(3)?,
             publishes: pool(1)?,
+            upkeep: pool(1)?,
             target: connector.display().to_owned(),
         })
     }
@@ -326,7 +328,7 @@ impl Queue {
     ///
     /// Any of the store; nothing is removed then.
     pub async fn prune(&self, limit: i32) -> Result<Vec<Pruned>, Error> {
-        let rows = self.run(&self.claims, &PRUNE, &[&limit]).await?;
+        let rows = self.run(&self.upkeep, &PRUNE, &[&limit]).await?;
         rows.iter()
             .map(|row| {
                 Ok(Pruned {
@@ -345,7 +347,7 @@ impl Queue {
     ///
     /// Any of the store; they are added up later then.
     pub async fn fold(&self, limit: i32) -> Result<i32, Error> {
-        let rows = self.run(&self.claims, &FOLD, &[&limit]).await?;
+        let rows = self.run(&self.upkeep, &FOLD, &[&limit]).await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get("folded")?))
     }
 

@@ -93,13 +93,10 @@ async fn every_way_that_commits_by_itself_can_wait() {
     )
     .await;
 
-    let row = simple.iter().find_map(|message| {
-        let SimpleQueryMessage::Row(row) = message else {
-            return None;
-        };
-        row.get(0).map(str::to_owned)
-    });
-    assert_eq!(row.as_deref(), Some("200"));
+    let [_, SimpleQueryMessage::Row(row), ..] = &simple[..] else {
+        panic!("{simple:?}");
+    };
+    assert_eq!(row.get(0), Some("200"));
     assert_eq!(prepared[0].try_get(0).ok(), Some(200));
     assert_eq!(receiver.requests().len(), 3);
 }

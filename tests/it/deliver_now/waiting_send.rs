@@ -109,3 +109,29 @@ async fn send_wait_refuses_what_makes_no_sense_with_it() {
         .await;
     assert_eq!(rows, 0);
 }
+
+#[tokio::test]
+async fn send_wait_that_is_stopped_leaves_nothing_to_send() {
+    let database = Database::fresh().await;
+    let receiver = Receiver::start().await;
+    database.endpoint("shop", &receiver.url("/")).await;
+    let mut command = on(&database, &["send"]);
+    command.args(["shop", "t", "1", "--wait", "--timeout", "1h"]);
+    let mut waiting = Worker::run(command);
+    let id = waited_for(&database).await;
+
+    waiting.terminate();
+
+    let status = waiting.wait().await;
+    assert_eq!(status.code(), Some(1), "{}", waiting.said());
+    assert!(
+        waiting.said().contains("not tried again"),
+        "{}",
+        waiting.said()
+    );
+    let delivery = database.delivery(id).await;
+    assert_eq!(delivery.exhausted_reason.as_deref(), Some("cancelled"));
+    let _worker = Worker::spawn(&database, &[]);
+    lane_is_served(&database, "shop").await;
+    assert_eq!(bodies(&receiver), [r#"{"sentinel":1}"#]);
+}
