@@ -278,7 +278,7 @@ declare
 begin
   -- Workers lock several of these tables, each statement in an order of its own. So this never waits for one while it holds others for
   -- as long as PostgreSQL takes to look for deadlocks: it lets go of all, and it is never a worker whose statement is ended.
-  for attempt in 1 .. 50 loop
+  for attempt in 1 .. 30 loop
     begin
       for rule in select t.relation from postrider.tenant_rules t order by t.relation <> 'deliveries', t.relation loop
         execute format('lock table only postrider.%I in access exclusive mode', rule.relation);

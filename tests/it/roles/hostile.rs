@@ -310,6 +310,23 @@ async fn a_change_of_who_is_bound_lets_go_when_others_come_the_other_way() {
 }
 
 #[tokio::test]
+async fn who_is_bound_stays_as_it_was_when_the_tables_cannot_be_had() {
+    let database = Database::private().await;
+    let bound = role(&database, "bound").await;
+    let other = database.connect().await;
+    does(&other, "begin; select from postrider.endpoints").await;
+
+    let grant = format!("select postrider.grant_reader('{bound}', true)");
+    let (state, _) = refusal(database.client(), &grant).await;
+
+    assert_eq!(state, SqlState::LOCK_NOT_AVAILABLE);
+    let session = session_as(&database, &bound).await;
+    is_denied(&session, "select from postrider.tenant_due_now").await;
+    does(&other, "commit").await;
+    database.sql(&grant).await;
+}
+
+#[tokio::test]
 async fn workers_deliver_on_while_roles_are_bound_and_revoked() {
     let database = Database::private().await;
     let worker = granted(&database, "worker").await;
