@@ -282,10 +282,10 @@ async fn a_change_of_who_is_bound_lets_go_when_others_come_the_other_way() {
     let database = Database::private().await;
     let bound = role(&database, "bound").await;
     let (other, binding) = (database.connect().await, database.connect().await);
-    // As a worker's statement does, one table after the other.
+    // As a worker's statement does, one table after the other; of two in a deadlock it would be this one that is ended.
     does(
         &other,
-        "begin; lock table postrider.endpoints in row exclusive mode",
+        "set deadlock_timeout = '300 ms'; begin; lock table postrider.endpoints in row exclusive mode",
     )
     .await;
     let grant = format!("select postrider.grant_producer('{bound}', true)");
