@@ -18,7 +18,7 @@ comment on column postrider.endpoint_health.head_until is
 
 create function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, ordered boolean, mark_due timestamptz, mark_id bigint,
-  out in_flight integer, out by_worker integer, out head bigint, out held_until timestamptz
+  out in_flight integer, out by_worker integer, out head bigint, out held_until timestamptz, out free_due timestamptz, out free_id bigint
 )
 language plpgsql volatile
 -- Without statistics a planner may believe that sorting a lane costs nothing.
@@ -80,9 +80,9 @@ begin
   loop
     window_size := least(window_size * 4, lane_in_flight.max_in_flight + 32);
     select count(*) filter (where front.leased), count(*) filter (where front.leased and front.leased_by = lane_in_flight.worker),
-           count(*)
-      into in_flight, by_worker, seen
-      from (select d.lease_expires_at is not null and d.lease_expires_at > clock_timestamp() as leased, d.leased_by
+           count(*), min(front.next_retry) filter (where not front.leased), (array_agg(front.id) filter (where not front.leased))[1]
+      into in_flight, by_worker, seen, free_due, free_id
+      from (select d.lease_expires_at is not null and d.lease_expires_at > clock_timestamp() as leased, d.leased_by, d.next_retry, d.id
               from postrider.deliveries d
              where d.endpoint = lane_in_flight.endpoint and d.next_retry is not null and d.next_retry <= clock_timestamp()
                and (d.deadline is null or d.lease_expires_at is not null)
@@ -91,13 +91,19 @@ begin
              limit window_size) front;
     exit when seen < window_size or seen - in_flight > 32 or window_size >= lane_in_flight.max_in_flight + 32;
   end loop;
+  if exists (select from postrider.deliveries d
+              where d.endpoint = lane_in_flight.endpoint and d.deadline is not null and d.next_retry is not null) then
+    -- They were left out above and may stand before it.
+    free_due := null;
+    free_id := null;
+  end if;
   if lane_in_flight.ordered and in_flight = 0 then
     head := first.id;
   end if;
 end
 $$;
 comment on function postrider.lane_in_flight(text, integer, text, boolean, timestamptz, bigint) is
-  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. Nothing open stands before mark_due and mark_id (NULL: not known). When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
+  'For claims: how many of an endpoint''s deliveries are in flight, in all and by one worker; NULL while another claim is at them. Nothing open stands before mark_due and mark_id (NULL: not known). free_due and free_id: where the first one stands that is not. When ordered: head, the one that may go now, or held_until, the lease of the one that is going.';
 
 create or replace function postrider.lane_in_flight(
   endpoint text, max_in_flight integer, worker text, out in_flight integer, out by_worker integer

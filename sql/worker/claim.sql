@@ -101,7 +101,8 @@ share as materialized (
   select greatest(1, ceil($3::integer::numeric / greatest(1, count(*))))::integer as quota, count(*) as lanes from lane
 ),
 room as materialized (
-  select l.endpoint, l.first_due, l.first_id, l.revision, l.timeout, l.max_retries, l.ordered, f.head, f.held_until,
+  select l.endpoint, l.revision, l.timeout, l.max_retries, l.ordered, f.head, f.held_until,
+         coalesce(f.free_due, l.first_due) as first_due, coalesce(f.free_id, l.first_id) as first_id,
          f.in_flight is null as contended,
          case when f.in_flight is null then 0
               else least(s.quota, l.max_in_flight - f.in_flight, coalesce(floor(b.tokens)::integer, s.quota),

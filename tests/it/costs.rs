@@ -265,7 +265,7 @@ async fn what_comes_before_a_mark_is_seen_from_the_start_of_its_lane() {
     database
         .sql(
             "insert into postrider.deliveries (endpoint, event_type, payload, next_retry)
-             values ('e0', 'late', '{}', now() - interval '1 hour'), ('e00', 'new lane', '{}', now())",
+             values ('e0', 'late', '{}', now() - interval '2 h'), ('e00', 'new lane', '{}', now())",
         )
         .await;
     let types = |claim: &Claim| {

@@ -14,15 +14,21 @@ pub(super) fn cpu_of(pid: u32) -> Option<Duration> {
 
 /// CPU time of a server with all its processes, those that have ended included.
 pub(super) fn cpu_of_server(pid: u32) -> Option<Duration> {
-    let server = Stat::of(pid)?;
-    let children: u32 = fs::read_dir("/proc")
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(Stat::of)
-        .filter(|child| child.parent == pid)
-        .map(|child| child.own)
-        .sum();
-    Some(TICK * (server.own + server.ended_children + children))
+    loop {
+        let before = Stat::of(pid)?;
+        let children: u32 = fs::read_dir("/proc")
+            .ok()?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter_map(Stat::of)
+            .filter(|child| child.parent == pid)
+            .map(|child| child.own)
+            .sum();
+        let server = Stat::of(pid)?;
+        // One that ends between the looks would count twice, or not at all.
+        if server.ended_children == before.ended_children {
+            return Some(TICK * (server.own + server.ended_children + children));
+        }
+    }
 }
 
 /// The most memory that a process ever had, in bytes.
