@@ -467,6 +467,14 @@ async fn an_operator_does_what_the_command_line_does() {
          delete from postrider.endpoints where name = 'other'",
     )
     .await;
+}
+
+#[tokio::test]
+async fn an_operator_changes_neither_the_schema_nor_what_was_queued() {
+    let database = Database::fresh().await;
+    let operator = granted(&database, "operator").await;
+    let session = session_as(&database, &operator).await;
+
     for statement in [
         "drop table postrider.deliveries",
         "alter table postrider.deliveries add column mine int",
