@@ -100,7 +100,8 @@ end
 $$;
 
 -- ------------------------------------------------------------------ the steps of deliver_now
--- They read and end only rows that deliver_now made: those with a deadline, by an event_id that nobody can guess.
+-- They read and end only rows that deliver_now made: those with a deadline, and only for who made them. The event_id is a hash of a key
+-- that the caller alone holds: others see the event_id, in the table or at the receiver, and learn nothing by it.
 -- Errors of our own: PR006 rejected, PR007 failed, PR008 no worker took it in time, PR009 inside a transaction block.
 
 create function postrider.deliver_now_refuse_transaction(commit_says text) returns void
@@ -122,9 +123,15 @@ $$;
 comment on function postrider.deliver_now_refuse_transaction(text) is
   'Raises PR009 if the error of a COMMIT that was caught says that there can be none here at all.';
 
+create function postrider.deliver_now_event_id(key text) returns text
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select 'now_' || left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 32)
+$$;
+comment on function postrider.deliver_now_event_id(text) is 'The event_id of the delivery that the holder of this key waits for.';
+
 create function postrider.deliver_now_prepare(
   endpoint text, event_type text, payload json, timeout interval,
-  out event_id text, out next_retry timestamptz, out deadline timestamptz
+  out key text, out event_id text, out next_retry timestamptz, out deadline timestamptz
 )
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -156,7 +163,8 @@ begin
     raise exception 'endpoint % is paused, no worker would take it in time', deliver_now_prepare.endpoint using errcode = 'PR008',
       hint = format('Nothing was sent. Call postrider.resume(%L) first, or queue it with postrider.send.', deliver_now_prepare.endpoint);
   end if;
-  event_id := 'now_' || replace(gen_random_uuid()::text, '-', '');
+  key := gen_random_uuid()::text;
+  event_id := postrider.deliver_now_event_id(key);
   next_retry := clock_timestamp();
   deadline := next_retry + deliver_now_prepare.timeout;
   if not e.ordered then
@@ -173,7 +181,7 @@ $$;
 comment on function postrider.deliver_now_prepare(text, text, json, interval) is
   'What deliver_now asks first: whether it can work at all, and when the delivery is to be due and to be over.';
 
-create function postrider.deliver_now_look(endpoint text, event_id text, out over boolean, out pause double precision)
+create function postrider.deliver_now_look(endpoint text, key text, out over boolean, out pause double precision)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   d record;
@@ -182,7 +190,7 @@ declare
 begin
   select r.next_retry, r.deadline, r.created_at, r.lease_expires_at into d
     from postrider.deliveries r
-   where r.endpoint = deliver_now_look.endpoint and r.event_id = deliver_now_look.event_id and r.deadline is not null;
+   where r.endpoint = deliver_now_look.endpoint and r.event_id = postrider.deliver_now_event_id(deliver_now_look.key) and r.deadline is not null;
   if not found or d.next_retry is null then
     over := true;
     return;
@@ -198,14 +206,14 @@ $$;
 comment on function postrider.deliver_now_look(text, text) is
   'Whether a delivery of deliver_now is finished or out of time; if not, in how many seconds to look again.';
 
-create function postrider.deliver_now_end(endpoint text, event_id text, cancelled text) returns boolean
+create function postrider.deliver_now_end(endpoint text, key text, cancelled text) returns boolean
 language plpgsql security definer set search_path = pg_catalog, pg_temp set lock_timeout = '300 ms' as $$
 declare
   d record;
   why text := case when deliver_now_end.cancelled is null then 'the deadline passed' else 'the caller was cancelled' end;
 begin
   select r.* into d from postrider.deliveries r
-   where r.endpoint = deliver_now_end.endpoint and r.event_id = deliver_now_end.event_id and r.deadline is not null
+   where r.endpoint = deliver_now_end.endpoint and r.event_id = postrider.deliver_now_event_id(deliver_now_end.key) and r.deadline is not null
      and r.next_retry is not null
      for no key update;
   if not found then
@@ -250,7 +258,7 @@ end
 $$;
 comment on function postrider.start_of(bytea) is 'The beginning of a reply''s body as one line of text, for messages.';
 
-create function postrider.deliver_now_outcome(endpoint text, event_id text, out status_code integer, out response_body bytea)
+create function postrider.deliver_now_outcome(endpoint text, key text, out status_code integer, out response_body bytea)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   d record;
@@ -258,13 +266,13 @@ declare
   what text;
   next_step text;
 begin
-  select r.id, r.status, r.exhausted_reason, r.attempt_count, r.lease_expires_at, r.created_at, r.last_status_code, r.last_error
+  select r.id, r.event_id, r.status, r.exhausted_reason, r.attempt_count, r.lease_expires_at, r.created_at, r.last_status_code, r.last_error
     into d
     from postrider.deliveries r
-   where r.endpoint = deliver_now_outcome.endpoint and r.event_id = deliver_now_outcome.event_id and r.deadline is not null;
+   where r.endpoint = deliver_now_outcome.endpoint and r.event_id = postrider.deliver_now_event_id(deliver_now_outcome.key) and r.deadline is not null;
   if not found then
     raise exception 'the delivery to endpoint % was taken away while it was waited for', deliver_now_outcome.endpoint using errcode = 'PR007',
-      detail = format('event id %s', deliver_now_outcome.event_id),
+      detail = format('event id %s', postrider.deliver_now_event_id(deliver_now_outcome.key)),
       hint = 'Somebody deleted or replayed it; look for its event id.';
   end if;
   select a.status_code, a.response_body into deliver_now_outcome.status_code, deliver_now_outcome.response_body
@@ -295,7 +303,7 @@ begin
     next_step := 'It is not tried again. The receiver may have got it all the same if no answer came. Call again, or queue it with postrider.send, which retries.';
   end if;
   raise exception '%', what using errcode = state, hint = next_step,
-    detail = format('delivery %s, event id %s, ', d.id, deliver_now_outcome.event_id)
+    detail = format('delivery %s, event id %s, ', d.id, d.event_id)
              || coalesce('status ' || d.last_status_code, 'no status')
              || coalesce(', body: ' || nullif(postrider.start_of(deliver_now_outcome.response_body), ''), '');
 end
@@ -311,6 +319,7 @@ create procedure postrider.deliver_now(
 )
 language plpgsql as $$
 declare
+  key pg_catalog.text;
   event_id pg_catalog.text;
   next_retry pg_catalog.timestamptz;
   deadline pg_catalog.timestamptz;
@@ -328,7 +337,7 @@ begin
   -- is set before anything else, even an expression, is evaluated in it.
   commit;
   set transaction isolation level read committed;
-  select p.event_id, p.next_retry, p.deadline into event_id, next_retry, deadline
+  select p.key, p.event_id, p.next_retry, p.deadline into key, event_id, next_retry, deadline
     from postrider.deliver_now_prepare(deliver_now.endpoint, deliver_now.event_type, deliver_now.payload, deliver_now.timeout) p;
   insert into postrider.deliveries (endpoint, event_id, event_type, payload, max_retries, next_retry, deadline)
   values (deliver_now.endpoint, event_id, deliver_now.event_type, deliver_now.payload, 0, next_retry, deadline);
@@ -336,7 +345,7 @@ begin
   set transaction isolation level read committed;
   loop
     begin
-      select l.over, l.pause into over, pause from postrider.deliver_now_look(deliver_now.endpoint, event_id) l;
+      select l.over, l.pause into over, pause from postrider.deliver_now_look(deliver_now.endpoint, key) l;
       if not over then
         perform pg_catalog.pg_sleep(pause);
       end if;
@@ -347,7 +356,7 @@ begin
     set transaction isolation level read committed;
     exit when over or cancelled is not null;
   end loop;
-  over := postrider.deliver_now_end(deliver_now.endpoint, event_id, cancelled);
+  over := postrider.deliver_now_end(deliver_now.endpoint, key, cancelled);
   commit;
   set transaction isolation level read committed;
   if cancelled is not null then
@@ -356,7 +365,7 @@ begin
                   else 'Somebody holds the lock of the delivery; it may be sent until the timeout of this call is over.' end;
   end if;
   select o.status_code, o.response_body into deliver_now.status_code, deliver_now.response_body
-    from postrider.deliver_now_outcome(deliver_now.endpoint, event_id) o;
+    from postrider.deliver_now_outcome(deliver_now.endpoint, key) o;
 end
 $$;
 comment on procedure postrider.deliver_now(text, text, json, interval, integer, bytea) is

@@ -69,7 +69,10 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('reader', 'table postrider.deliveries',
    'select (id, endpoint, event_id, event_type, event, content_type, status, exhausted_reason, max_retries, attempt_count, budget_from, '
    'next_retry, deadline, claim_no, lease_expires_at, leased_by, last_status_code, last_error, created_at, finished_at, payload_purged_at)'),
-  ('reader', 'table postrider.attempts', 'select'),
+  -- What was sent with a try may hold configured headers: only those that look like credentials are masked there.
+  ('reader', 'table postrider.attempts',
+   'select (delivery_id, attempt_no, claim_no, endpoint, started_at, duration_ms, outcome, status_code, error_kind, error, response_headers, '
+   'response_body, response_truncated, reply_purged_at, remote_addr, worker, next_retry)'),
   ('reader', 'table postrider.retention', 'select'),
   ('reader', 'table postrider.reports', 'select'),
   ('reader', 'table postrider.report_changes', 'select'),
@@ -155,7 +158,8 @@ create view postrider.role_privileges (part, object, verbs) as values
   ('unbound reader', 'table postrider.workers', 'select'),
   ('unbound reader', 'table postrider.changes',
    'select (id, next_try, at, tries, shaped, watch, schema_name, table_name, operation, event_type, endpoint, tenant, error)'),
-  ('unbound reader', 'table postrider.watch_errors', 'select'),
+  -- Messages may quote values of the watched table.
+  ('unbound reader', 'table postrider.watch_errors', 'select (watch, sqlstate, count, first_at, last_at)'),
   ('unbound reader', 'table postrider.watches', 'select'),
   ('unbound reader', 'function postrider.watch_settings', 'execute'),
   ('unbound reader', 'table postrider.report_sums', 'select'),
@@ -192,6 +196,8 @@ select r.relation, r.sees, r.writes
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
   ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
+  -- A chunk may hold rows of several tenants.
+  ('changes',          'false',    'false'),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
   ('report_changes',   m.endpoint, m.endpoint)
@@ -250,8 +256,7 @@ declare
   caller constant name := case current_setting('role') when 'none' then session_user else current_setting('role')::name end;
 begin
   if tenant is null and exists (
-    select from pg_policy p cross join unnest(p.polroles) as bound (role)
-     where p.polrelid = 'postrider.endpoints'::regclass and p.polname = 'tenant_bound' and pg_has_role(caller, bound.role, 'usage')
+    select from unnest(postrider.bound_roles()) as bound (role) where pg_has_role(caller, bound.role, 'usage')
   ) and not exists (
     -- These stand above row-level security; to a superuser everybody's membership is granted.
     select from pg_roles r join pg_class c on c.oid = 'postrider.endpoints'::regclass
@@ -266,42 +271,102 @@ $$;
 comment on function postrider.tenant_of_caller() is
   'For functions that run with their owner''s rights, which row-level security does not bind: the one tenant that their caller may act for; NULL: any. Raises 42501 when the caller is bound and names none.';
 
-create function postrider.bind_to_tenant(role regrole) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '3 s' set client_min_messages = warning as $$
+create function postrider.lock_tenant_tables() returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '100 ms' as $$
 declare
-  bound text;
+  rule record;
+begin
+  -- Workers lock several of these tables, each statement in an order of its own. So this never waits for one while it holds others for
+  -- as long as PostgreSQL takes to look for deadlocks: it lets go of all, and it is never a worker whose statement is ended.
+  for attempt in 1 .. 30 loop
+    begin
+      for rule in select t.relation from postrider.tenant_rules t order by t.relation <> 'deliveries', t.relation loop
+        execute format('lock table only postrider.%I in access exclusive mode', rule.relation);
+      end loop;
+      return;
+    exception when lock_not_available or deadlock_detected then
+      perform pg_sleep(0.02 + random() * 0.08);
+    end;
+  end loop;
+  raise exception 'other transactions have been using the tables of Postrider for five seconds' using errcode = '55P03',
+    hint = 'Nothing was changed. Call it again when the long ones in pg_stat_activity are over.';
+end
+$$;
+comment on function postrider.lock_tenant_tables() is
+  'Takes the tables of postrider.tenant_rules for a moment, all or none, for a change of who is bound. Raises 55P03 when that cannot be had in some seconds.';
+
+create function postrider.bound_roles() returns oid[]
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select coalesce((select p.polroles from pg_policy p where p.polrelid = 'postrider.endpoints'::regclass and p.polname = 'tenant_bound'), '{}')
+$$;
+comment on function postrider.bound_roles() is 'The roles that are bound to the tenant in postrider.tenant.';
+
+create function postrider.set_bound_roles(roles oid[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set client_min_messages = warning as $$
+declare
+  bound constant text := (select string_agg(distinct r::regrole::text, ', ') from unnest(roles) as r);
+  rule record;
+begin
+  perform postrider.lock_tenant_tables();
+  for rule in select t.relation, t.sees, t.writes from postrider.tenant_rules t loop
+    execute format('drop policy if exists everybody on postrider.%I', rule.relation);
+    execute format('drop policy if exists tenant_bound on postrider.%I', rule.relation);
+    if bound is not null then
+      execute format('create policy everybody on postrider.%I using (true) with check (true)', rule.relation);
+      execute format('create policy tenant_bound on postrider.%I as restrictive to %s using (%s) with check (%s)',
+                     rule.relation, bound, rule.sees, rule.writes);
+      execute format('alter table postrider.%I enable row level security', rule.relation);
+    -- Policies of your own stay in force.
+    elsif not exists (select from pg_policy p where p.polrelid = format('postrider.%I', rule.relation)::regclass) then
+      execute format('alter table postrider.%I disable row level security', rule.relation);
+    end if;
+  end loop;
+end
+$$;
+comment on function postrider.set_bound_roles(oid[]) is 'Writes the policies of postrider.tenant_rules anew, for these roles; without any, row-level security is off.';
+
+create function postrider.bind_to_tenant(role regrole) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  owner constant oid := (select c.relowner from pg_class c where c.oid = 'postrider.endpoints'::regclass);
+  way record;
   rule record;
   open_view text;
 begin
-  if exists (select from pg_roles r join pg_class c on c.oid = 'postrider.endpoints'::regclass
-              where r.oid = role and (r.rolsuper or r.rolbypassrls or pg_has_role(r.oid, c.relowner, 'usage'))) then
-    raise exception 'role % cannot be bound to a tenant: row-level security does not apply to it', role using errcode = '22023',
-      hint = 'Bind a role that is no superuser, has no BYPASSRLS and is no member of the owner of the schema.';
-  elsif has_any_column_privilege(role, 'postrider.endpoint_secrets', 'select') then
+  -- Whatever the role can turn into with SET ROLE counts, whether it inherits or not.
+  for way in
+    select r.oid::regrole as is, r.oid = bind_to_tenant.role as itself,
+           r.rolsuper or r.rolbypassrls or r.oid = owner as above, r.rolcreaterole as creates,
+           r.oid <> bind_to_tenant.role
+             and has_any_column_privilege(r.oid, 'postrider.deliveries', 'select, insert')
+             and not exists (select from unnest(postrider.bound_roles()) as b where pg_has_role(r.oid, b, 'usage')) as open
+      from pg_roles r where pg_has_role(bind_to_tenant.role, r.oid, 'member')
+     order by r.oid <> bind_to_tenant.role
+  loop
+    if way.above or way.creates then
+      raise exception 'role % cannot be bound to a tenant: %', role,
+        case when way.itself then '' else format('it may become %s, and ', way.is) end
+        || case when way.above then 'row-level security does not apply to it' else 'with CREATEROLE it could make itself a member of others' end
+        using errcode = '22023',
+        hint = 'Bind a role that is no superuser, has neither BYPASSRLS nor CREATEROLE, and is no member of such a role or of the owner of the schema.';
+    elsif way.open then
+      raise exception 'role % is a member of %, which is not bound', role, way.is using errcode = '22023',
+        hint = format('Bind that role first, or: revoke %s from %s', way.is, role);
+    end if;
+  end loop;
+  if has_any_column_privilege(role, 'postrider.endpoint_secrets', 'select') then
     raise exception 'role % is a worker or an operator, which serve every tenant', role using errcode = '22023',
       hint = format('Bind another role, or call postrider.revoke(%L) first.', role);
   end if;
-  for rule in select t.relation, t.sees, t.writes from postrider.tenant_rules t loop
-    execute format('lock table postrider.%I in access exclusive mode', rule.relation);
-    select string_agg(distinct r.bound::text, ', ') into bound
-      from (select unnest(p.polroles)::regrole from pg_policy p
-             where p.polrelid = format('postrider.%I', rule.relation)::regclass and p.polname = 'tenant_bound'
-            union all select role) r (bound);
-    execute format('drop policy if exists everybody on postrider.%I', rule.relation);
-    execute format('drop policy if exists tenant_bound on postrider.%I', rule.relation);
-    execute format('create policy everybody on postrider.%I using (true) with check (true)', rule.relation);
-    execute format('create policy tenant_bound on postrider.%I as restrictive to %s using (%s) with check (%s)',
-                   rule.relation, bound, rule.sees, rule.writes);
-    execute format('alter table postrider.%I enable row level security', rule.relation);
-  end loop;
+  perform postrider.set_bound_roles(postrider.bound_roles() || role::oid);
   for rule in select p.verbs, p.object from postrider.role_privileges p where p.part like 'unbound %' loop
     execute format('revoke %s on %s from %s', rule.verbs, rule.object, role);
   end loop;
   select p.object into open_view from postrider.role_privileges p
-   where p.part like 'unbound %' and p.object like 'table %' and has_table_privilege(role, substr(p.object, length('table ') + 1), 'select') limit 1;
+   where p.part like 'unbound %' and p.object like 'table %' and has_any_column_privilege(role, substr(p.object, length('table ') + 1), 'select') limit 1;
   if open_view is not null then
     raise exception 'role % reads every tenant in % still', role, open_view using errcode = '22023',
-      hint = 'Another role that it is a member of, or PUBLIC, may read it: take that away first.';
+      hint = 'PUBLIC may read it, or it was granted by somebody else: take that away first.';
   end if;
 end
 $$;
@@ -309,30 +374,13 @@ comment on function postrider.bind_to_tenant(regrole) is
   'What grant_producer and grant_reader do for tenant_bound: from now on the role sees and writes rows of the tenant in postrider.tenant only, and none while it is not set. Locks the tables for a moment; turns row-level security on.';
 
 create function postrider.unbind(role regrole) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '3 s' set client_min_messages = warning as $$
-declare
-  rest text;
-  rule record;
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  for rule in select t.relation from postrider.tenant_rules t
-               where exists (select from pg_policy p
-                              where p.polrelid = format('postrider.%I', t.relation)::regclass and p.polname = 'tenant_bound'
-                                and role = any (p.polroles)) loop
-    execute format('lock table postrider.%I in access exclusive mode', rule.relation);
-    select string_agg(r.bound::regrole::text, ', ') into rest
-      from pg_policy p cross join unnest(p.polroles) as r (bound)
-     where p.polrelid = format('postrider.%I', rule.relation)::regclass and p.polname = 'tenant_bound' and r.bound <> role;
-    if rest is not null then
-      execute format('alter policy tenant_bound on postrider.%I to %s', rule.relation, rest);
-      continue;
-    end if;
-    execute format('drop policy tenant_bound on postrider.%I', rule.relation);
-    execute format('drop policy if exists everybody on postrider.%I', rule.relation);
-    -- Policies of your own stay in force.
-    if not exists (select from pg_policy p where p.polrelid = format('postrider.%I', rule.relation)::regclass) then
-      execute format('alter table postrider.%I disable row level security', rule.relation);
-    end if;
-  end loop;
+  -- DROP OWNED takes a role out of the policies, and leaves the rest as it is.
+  if role = any (postrider.bound_roles())
+     or postrider.bound_roles() = '{}' and exists (select from pg_policy p where p.polrelid = 'postrider.endpoints'::regclass and p.polname = 'everybody') then
+    perform postrider.set_bound_roles(array_remove(postrider.bound_roles(), role::oid));
+  end if;
 end
 $$;
 comment on function postrider.unbind(regrole) is 'What revoke does for a role that is bound to a tenant. After the last one row-level security is off again.';
@@ -347,8 +395,8 @@ begin
   if not pg_has_role(current_user, owner, 'usage') then
     raise exception 'role % may not grant or revoke parts of Postrider', quote_ident(current_user) using errcode = '42501',
       hint = format('Call it as %s, the owner of the schema postrider, or as a superuser.', owner);
-  elsif role is null then
-    raise exception 'which role?' using errcode = '22004', hint = 'Give its name, for example ''app'' or ''"Shop App"''.';
+  elsif not exists (select from pg_roles r where r.oid = role) then
+    raise exception 'there is no such role' using errcode = '42704', hint = 'Give its name, for example ''app'' or ''"Shop App"''.';
   end if;
 end
 $$;
@@ -361,7 +409,7 @@ declare
   privilege record;
 begin
   perform postrider.check_may_grant(role);
-  bound := exists (select from pg_policy p where p.polrelid = 'postrider.endpoints'::regclass and p.polname = 'tenant_bound' and role = any (p.polroles));
+  bound := role = any (postrider.bound_roles());
   if bound and grant_part.part in ('worker', 'operator') then
     raise exception 'role % is bound to a tenant, a % serves every tenant', role, grant_part.part using errcode = '22023',
       hint = format('Use another role, or call postrider.revoke(%L) first.', role);

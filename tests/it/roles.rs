@@ -4,6 +4,10 @@
 mod matrix;
 /// Each role at its work.
 mod parts;
+/// Who grants, to whom, and what is left after a revoke.
+mod granting;
+/// What a producer tries that means harm, and what others may learn.
+mod hostile;
 /// A role bound to a tenant sees that tenant, whatever it tries.
 mod tenants;
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures_util::SinkExt as _;
 use tokio::task::spawn_blocking;
 
-use super::{does, granted, is_denied, refusal, role, session_as, text, url_as};
+use super::{does, granted, is_denied, role, session_as, text, url_as};
 use crate::support::process::postrider;
 use crate::support::receiver::{Receiver, Script};
 use crate::support::{Database, SOON, Worker, wait_until};
@@ -112,6 +112,33 @@ async fn a_producer_reads_no_contents_and_decides_nothing() {
     }
 }
 
+/// When the day partition of a week from now ends, as its name says.
+const LAST_DAY: &str = "to_char((now() at time zone 'utc')::date + 7, 'YYYYMMDD')";
+
+/// A worker without work has a row that says so, and listens.
+async fn is_idle(database: &Database) {
+    let ready = async || {
+        database
+            .value::<bool>(
+                "select exists (select from postrider.workers where sleeping_until > now())
+                    and exists (select from pg_stat_activity where datname = current_database() and query = 'listen postrider' and application_name = 'postrider')",
+            )
+            .await
+    };
+    wait_until("it sleeps and listens", ready, |ready| *ready, SOON).await;
+}
+
+/// Ends it, which must go well, and nothing was refused to it.
+async fn ends_without_complaint(mut worker: Worker) {
+    worker.terminate();
+    assert_eq!(worker.wait().await.code(), Some(0), "{}", worker.said());
+    assert!(
+        !worker.said().contains("permission denied") && !worker.said().contains("could not"),
+        "{}",
+        worker.said()
+    );
+}
+
 #[tokio::test]
 async fn a_worker_does_all_that_workers_do() {
     let database = Database::fresh().await;
@@ -134,26 +161,21 @@ async fn a_worker_does_all_that_workers_do() {
         .set("enabled", false)
         .await;
     let retried = database.insert("shop", "{}").await;
-    let lost = database
-        .insert("shop", "{}")
-        .set("next_retry", "2999-01-01T00:00:00Z")
-        .await;
+    let lost = database.insert("shop", "{}").await;
     database
         .sql(&format!(
-            "update postrider.deliveries set next_retry = now(), lease_expires_at = now() - interval '1 s', leased_by = 'dead', claim_no = 1
-              where id = {lost}"
+            "update postrider.deliveries set lease_expires_at = now() - interval '1 s', leased_by = 'dead', claim_no = 1 where id = {lost}"
         ))
         .await;
     let last = database.insert("gone", "{}").await;
     let retired = database.insert("off", "{}").await;
-    let day = "to_char((now() at time zone 'utc')::date + 7, 'YYYYMMDD')";
     database
         .sql(&format!(
-            "do $$ begin execute 'drop table postrider.attempts_' || {day}; end $$"
+            "do $$ begin execute 'drop table postrider.attempts_' || {LAST_DAY}; end $$"
         ))
         .await;
 
-    let mut running = worker_as(&database, &worker, &[]);
+    let running = worker_as(&database, &worker, &[]);
 
     for id in [retried, lost] {
         database.wait_for_status(id, "delivered").await;
@@ -161,25 +183,12 @@ async fn a_worker_does_all_that_workers_do() {
     for id in [last, retired] {
         database.wait_for_status(id, "exhausted").await;
     }
-    let asleep = async || {
-        database
-            .value::<i64>("select count(*) from postrider.workers where sleeping_until > now()")
-            .await
-    };
-    wait_until("it sleeps", asleep, |count| *count == 1, SOON).await;
-    let listens = async || {
-        let query = "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen postrider' and application_name = 'postrider'";
-        database.value::<i64>(query).await
-    };
-    wait_until("it listens", listens, |count| *count == 1, SOON).await;
-    running.terminate();
-    assert_eq!(running.wait().await.code(), Some(0), "{}", running.said());
-
-    let outcomes = database.attempts(lost).await;
-    assert_eq!(outcomes[0].outcome, "lost");
+    is_idle(&database).await;
+    ends_without_complaint(running).await;
+    assert_eq!(database.attempts(lost).await[0].outcome, "lost");
     let facts: String = database
         .value(&format!(
-            "select concat_ws(' ', to_regclass('postrider.attempts_' || {day}) is not null, e.enabled, e.disabled_reason,
+            "select concat_ws(' ', to_regclass('postrider.attempts_' || {LAST_DAY}) is not null, e.enabled, e.disabled_reason,
                               (select count(*) from postrider.workers), (select exhausted_reason from postrider.deliveries where id = {retired}))
                from postrider.endpoints e where e.name = 'gone'"
         ))
@@ -188,11 +197,53 @@ async fn a_worker_does_all_that_workers_do() {
         facts,
         "t f the receiver answered 410 Gone 0 endpoint_disabled"
     );
-    assert!(
-        !running.said().contains("permission denied"),
-        "{}",
-        running.said()
-    );
+}
+
+#[tokio::test]
+async fn a_worker_publishes_what_is_watched_adds_up_tries_and_prunes() {
+    let database = Database::private().await;
+    let worker = granted(&database, "worker").await;
+    let producer = granted(&database, "producer").await;
+    let receiver = Receiver::start().await;
+    database.endpoint("shop", &receiver.url("/")).await;
+    let old = database.insert("shop", "{}").await;
+    database
+        .sql(&format!(
+            "update postrider.deliveries set status = 'delivered', next_retry = null, finished_at = now() - interval '40 days' where id = {old};
+             select postrider.make_attempt_partitions(current_date - 200, current_date - 200);
+             insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome) values (current_date - 200 + interval '12 h', {old}, 1, 1, 'shop', 'delivered');
+             create schema app authorization {producer}"
+        ))
+        .await;
+    let session = session_as(&database, &producer).await;
+    does(
+        &session,
+        "create table app.orders (id int); create table app.bulk (id int);
+         select postrider.watch('app.orders'), postrider.watch('app.bulk', event_type => 'bulk')",
+    )
+    .await;
+
+    let running = worker_as(&database, &worker, &[]);
+    does(
+        &session,
+        "select postrider.publish('paid', '{\"id\":1}');
+         insert into app.orders values (1);
+         insert into app.bulk select generate_series(1, 500)",
+    )
+    .await;
+
+    let left = async || {
+        database
+            .value::<String>(&format!(
+                "select concat_ws(' ', (select count(*) from postrider.deliveries where status = 'delivered' and id <> {old}),
+                                  (select count(*) from postrider.changes), (select count(*) from postrider.deliveries where id = {old}),
+                                  (select sum(r.delivered) from postrider.reports r where r.hour < current_date - 100),
+                                  to_regclass('postrider.attempts_' || to_char(current_date - 200, 'YYYYMMDD')))"
+            ))
+            .await
+    };
+    wait_until("all of it is done", left, |left| left == "502 0 0 1", SOON).await;
+    ends_without_complaint(running).await;
 }
 
 #[tokio::test]
@@ -253,6 +304,13 @@ async fn a_reader_reads_every_view_and_no_secret_header_payload_or_credential() 
         .insert("shop", "{\"s3cret\":1}")
         .set("headers", serde_json::json!({"Authorization": "s3cret"}))
         .await;
+    database
+        .sql(
+            "insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome, request_headers, response_body)
+             values (now(), 1, 1, 1, 'shop', 'delivered', '[[\"X-Team\", \"s3cret\"]]', 'thanks');
+             insert into postrider.watch_errors (watch, sqlstate, message) values ('w', '22012', 'a value: s3cret')",
+        )
+        .await;
     let reader = granted(&database, "reader").await;
     let session = session_as(&database, &reader).await;
 
@@ -270,7 +328,7 @@ async fn a_reader_reads_every_view_and_no_secret_header_payload_or_credential() 
         )
         .await;
     }
-    does(&session, "select * from postrider.attempts; select * from postrider.endpoint_health; select * from postrider.workers; select * from postrider.retry_policies").await;
+    does(&session, "select response_body from postrider.attempts; select sqlstate, count from postrider.watch_errors; select * from postrider.endpoint_health; select * from postrider.workers; select * from postrider.retry_policies").await;
 
     assert!(
         seen.contains("https://example.com/in?***") && seen.contains("Authorization"),
@@ -287,6 +345,10 @@ async fn a_reader_reads_every_view_and_no_secret_header_payload_or_credential() 
         "select body from postrider.deliveries",
         "select payload from postrider.events",
         "select d::text from postrider.deliveries d",
+        "select request_headers from postrider.attempts",
+        "select a::text from postrider.attempts a",
+        "select message from postrider.watch_errors",
+        "select records from postrider.changes",
         "insert into postrider.deliveries (endpoint, event_type, payload) values ('shop', 't', '{}')",
         "update postrider.endpoints set paused = true",
         "select postrider.pause('shop')",
@@ -374,6 +436,15 @@ async fn an_operator_does_what_the_command_line_does() {
             "delivered",
             "--yes",
         ],
+        &["publish", "t", "{}", "--event-id", "e2"],
+        &["endpoint", "pause", "shop"],
+        &["send", "shop", "t", "{}"],
+        &["delivery", "cancel", "--endpoint", "shop", "--yes"],
+        &["endpoint", "resume", "shop"],
+        &["endpoint", "add", &url, "--name", "line", "--ordered"],
+        &["watches"],
+        &["prune", "--dry-run"],
+        &["prune"],
         &["stats"],
         &["migrate", "status"],
         &["migrate", "up"],
@@ -389,10 +460,21 @@ async fn an_operator_does_what_the_command_line_does() {
         &session,
         "insert into postrider.retry_policies (name, kind, delays, max_retries, retry_on) values ('mine', 'schedule', '{1 s}', 1, '{403}');
          update postrider.endpoints set url = 'http://127.0.0.1:2/', retry_policy = 'mine' where name = 'shop';
+         select postrider.pause('line'), postrider.send('line', 't', '{}');
+         do $$ begin perform postrider.skip('line'); end $$;
+         update postrider.retention set age = '20 days' where kind = 'delivered';
          insert into postrider.endpoints (name, url) values ('other', 'http://127.0.0.1:1/');
          delete from postrider.endpoints where name = 'other'",
     )
     .await;
+}
+
+#[tokio::test]
+async fn an_operator_changes_neither_the_schema_nor_what_was_queued() {
+    let database = Database::fresh().await;
+    let operator = granted(&database, "operator").await;
+    let session = session_as(&database, &operator).await;
+
     for statement in [
         "drop table postrider.deliveries",
         "alter table postrider.deliveries add column mine int",
@@ -402,6 +484,7 @@ async fn an_operator_does_what_the_command_line_does() {
         "delete from postrider.schema_migrations",
         "select postrider.grant_producer(current_user::regrole)",
         "select postrider.revoke(current_user::regrole)",
+        "select postrider.watch('postrider.deliveries')",
     ] {
         is_denied(&session, statement).await;
     }
@@ -436,116 +519,6 @@ async fn whoever_is_not_permitted_exits_5_and_reads_what_to_call() {
     }
 }
 
-// ------------------------------------------------------------------ granting
-
-#[tokio::test]
-async fn only_the_owner_of_the_schema_or_a_superuser_grants() {
-    let database = Database::private().await;
-    let owner = role(&database, "owner").await;
-    let stranger = role(&database, "stranger").await;
-    database
-        .sql(&format!(
-            "grant execute on all functions in schema postrider to {stranger};
-             grant usage on schema postrider to {stranger};
-             do $$ declare o record; begin
-               alter schema postrider owner to {owner};
-               for o in select case c.relkind when 'v' then 'view' when 'S' then 'sequence' else 'table' end as kind, c.oid::regclass as name from pg_class c
-                         where c.relnamespace = 'postrider'::regnamespace and c.relkind in ('r', 'p', 'v', 'S')
-                           and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i' and c.relkind = 'S') loop
-                 execute format('alter %s %s owner to {owner}', o.kind, o.name);
-               end loop;
-               for o in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = 'postrider'::regnamespace loop
-                 execute format('alter routine %s owner to {owner}', o.name);
-               end loop;
-             end $$"
-        ))
-        .await;
-    let producer = role(&database, "producer").await;
-
-    let session = session_as(&database, &stranger).await;
-    let (state, said) = refusal(
-        &session,
-        &format!("select postrider.grant_producer('{producer}')"),
-    )
-    .await;
-    assert_eq!(
-        (state.code(), said.contains("may not grant")),
-        ("42501", true),
-        "{said}"
-    );
-    let (state, _) = refusal(&session, &format!("select postrider.revoke('{producer}')")).await;
-    assert_eq!(state.code(), "42501");
-
-    let session = session_as(&database, &owner).await;
-    does(&session, &format!("select postrider.grant_producer('{producer}', true); select postrider.revoke('{producer}'); select postrider.grant_producer('{producer}')")).await;
-    database.endpoint("shop", "http://127.0.0.1:1/").await;
-    let session = session_as(&database, &producer).await;
-    does(&session, "select postrider.send('shop', 't', '{}')").await;
-}
-
-#[tokio::test]
-async fn granted_twice_is_granted_once_and_what_is_revoked_can_be_dropped() {
-    let database = Database::fresh().await;
-    let acls = "select md5(string_agg(acl, ' ' order by acl)) from (
-                  select c.relacl::text from pg_class c where c.relnamespace = 'postrider'::regnamespace
-                  union all select a.attacl::text from pg_attribute a join pg_class c on c.oid = a.attrelid where c.relnamespace = 'postrider'::regnamespace
-                  union all select p.proacl::text from pg_proc p where p.pronamespace = 'postrider'::regnamespace) o (acl)";
-    let role = role(&database, "all").await;
-    let grant_all = format!(
-        "select postrider.grant_producer('{role}'), postrider.grant_worker('{role}'), postrider.grant_reader('{role}'), postrider.grant_operator('{role}')"
-    );
-
-    database.sql(&grant_all).await;
-    let once: String = database.value(acls).await;
-    database.sql(&grant_all).await;
-    assert_eq!(database.value::<String>(acls).await, once);
-    for _ in 0..2 {
-        database
-            .sql(&format!("select postrider.revoke('{role}')"))
-            .await;
-    }
-
-    database.sql(&format!("drop role {role}")).await;
-}
-
-#[tokio::test]
-async fn a_role_may_have_any_name_and_be_a_group() {
-    let database = Database::private().await;
-    database
-        .endpoint("shop", "http://127.0.0.1:1/")
-        .set("tenant", "a")
-        .await;
-    let member = role(&database, "member").await;
-    let name = format!("{}_Shop \"App\", x; drop", database.name());
-    let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-    let literal = quoted.replace('\'', "''");
-    database
-        .sql(&format!(
-            "drop role if exists {quoted}; create role {quoted}; grant {quoted} to {member};
-             select postrider.grant_producer('{literal}', true), postrider.grant_reader('{literal}', true)"
-        ))
-        .await;
-
-    let session = session_as(&database, &member).await;
-    does(
-        &session,
-        "set postrider.tenant = 'a'; select postrider.send('shop', 't', '{}')",
-    )
-    .await;
-    is_denied(
-        &session,
-        "set postrider.tenant = 'b'; select postrider.send('shop', 't', '{}')",
-    )
-    .await;
-
-    drop(session);
-    database
-        .sql(&format!(
-            "select postrider.revoke('{literal}'); drop role {quoted}"
-        ))
-        .await;
-}
-
 #[tokio::test]
 async fn the_doorbell_of_a_producer_wakes_the_worker() {
     let database = Database::fresh().await;
@@ -554,15 +527,7 @@ async fn the_doorbell_of_a_producer_wakes_the_worker() {
     let worker = granted(&database, "worker").await;
     let producer = granted(&database, "producer").await;
     let _running = worker_as(&database, &worker, &["--poll-interval", "10m"]);
-    let ready = async || {
-        database
-            .value::<bool>(
-                "select exists (select from postrider.workers where sleeping_until > now())
-                    and exists (select from pg_stat_activity where datname = current_database() and query = 'listen postrider')",
-            )
-            .await
-    };
-    wait_until("it sleeps and listens", ready, |ready| *ready, SOON).await;
+    is_idle(&database).await;
 
     let session = session_as(&database, &producer).await;
     does(&session, "select postrider.send('shop', 't', '{}')").await;

@@ -89,6 +89,22 @@ async fn a_bound_reader_sees_its_tenant_in_every_table_and_view_and_nothing_whil
 }
 
 #[tokio::test]
+async fn an_endpoint_that_gets_another_tenant_takes_its_history_along() {
+    let (database, reader) = with_bound("reader").await;
+    let session = session_as(&database, &reader).await;
+    does(&session, "set postrider.tenant = 'a'").await;
+
+    database
+        .sql("update postrider.endpoints set tenant = 'a' where name = 'of b'")
+        .await;
+
+    for table in ["deliveries", "attempts", "reports"] {
+        let seen = endpoints_of(&session, table, "endpoint").await;
+        assert_eq!(seen, "of a, of b", "{table}");
+    }
+}
+
+#[tokio::test]
 async fn no_function_in_a_where_and_no_plan_shows_a_bound_reader_what_others_have() {
     let (database, reader) = with_bound("reader").await;
     database
@@ -294,7 +310,7 @@ async fn only_a_role_that_row_level_security_holds_can_be_bound() {
         (bind(&worker), "serve every tenant"),
         (
             format!("grant {group} to {plain}; {}", bind(&plain)),
-            "reads every tenant",
+            "which is not bound",
         ),
     ] {
         let (state, said) = refusal(database.client(), &statement).await;
