@@ -192,6 +192,8 @@ select r.relation, r.sees, r.writes
   ('events',           m.tenant,   m.tenant),
   -- Whoever may write another's event into a delivery has it sent.
   ('deliveries',       m.endpoint, m.endpoint || ' and event is null'),
+  -- A chunk may hold rows of several tenants.
+  ('changes',          'false',    'false'),
   ('attempts',         m.endpoint, m.endpoint),
   ('reports',          m.endpoint, m.endpoint),
   ('report_changes',   m.endpoint, m.endpoint)

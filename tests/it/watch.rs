@@ -147,6 +147,39 @@ async fn each_change_is_an_event_with_the_row_after_and_before() {
 }
 
 #[tokio::test]
+async fn the_example_of_the_readme_does_what_it_says() {
+    let section = include_str!("../../README.md")
+        .split_once("### Events out of tables")
+        .and_then(|(_, rest)| rest.split_once("```sql\n"))
+        .and_then(|(_, rest)| rest.split_once("```"));
+    let (example, _) = section.expect("the README has it");
+    let database = orders().await;
+    database.sql(example).await;
+
+    database
+        .sql(
+            "insert into customers values (1, 'old@example.com', 's3cret', 3), (2, null, 's3cret', 0);
+             update customers set visits = 4, password_hash = 'x';
+             update customers set email = 'new@example.com' where id = 1;
+             delete from customers",
+        )
+        .await;
+
+    let record = |email: &str, visits: i32| json!({"id": 1, "email": email, "visits": visits});
+    assert_eq!(
+        members(&database, &["/type", "/record", "/old_record"]).await,
+        [
+            json!(["customers.insert", record("old@example.com", 3), null]),
+            json!([
+                "customers.update",
+                record("new@example.com", 4),
+                record("old@example.com", 4)
+            ]),
+        ]
+    );
+}
+
+#[tokio::test]
 async fn the_time_is_that_of_the_writers_transaction_and_the_text_is_as_documented() {
     let database = orders().await;
     database
