@@ -208,10 +208,13 @@ begin
       hint = format('The watch %s is strict: make the endpoint again, or call postrider.unwatch(%L).', watch, watch);
   end if;
   -- A block that can fail takes a transaction id of its own when it writes; beyond 64 of them in a transaction everybody's snapshots
-  -- become slow. What waits already must not be overtaken.
-  if at_once and length(spent) < 32 and current_setting('transaction_isolation') = 'read committed'
-     and not exists (select from postrider.changes c where c.watch = take_changes.watch) then
+  -- become slow. Each call is within one block (see watch_source) and makes one more here, 24 times; errors on record make 16.
+  if length(spent) < 24 then
     perform set_config('postrider.watch_blocks', spent || 'x', true);
+  end if;
+  -- What waits already must not be overtaken.
+  if at_once and length(spent) < 24 and current_setting('transaction_isolation') = 'read committed'
+     and not exists (select from postrider.changes c where c.watch = take_changes.watch) then
     begin
       change.at := now();
       change.shaped := take_changes.shaped;
@@ -509,21 +512,31 @@ begin
     end if;
     get stacked diagnostics error_state = returned_sqlstate, error_message = message_text;
   end;
+  if error_state is null and records is not null then
+    if %L::boolean or length(current_setting('postrider.watch_blocks', true)) >= 24 then
+      perform postrider.take_changes(%L, tg_table_schema, tg_table_name, lower(tg_op), %s, %L, %L, %L, %L, rows <= few, records, old_records, tenants);
+    else
+      begin
+        perform postrider.take_changes(%L, tg_table_schema, tg_table_name, lower(tg_op), %s, %L, %L, %L, %L, rows <= few, records, old_records, tenants);
+      exception when others or assert_failure then
+        get stacked diagnostics error_state = returned_sqlstate, error_message = message_text;
+      end;
+    end if;
+  end if;
   if error_state is not null then
     begin
       perform postrider.note_watch_error(%L, error_state, error_message);
     exception when others or assert_failure then
       raise warning 'postrider: changes of %% became no events: %%', tg_relid::regclass, error_message;
     end;
-  elsif records is not null then
-    perform postrider.take_changes(%L, tg_table_schema, tg_table_name, lower(tg_op), %s, %L, %L, %L, %L, rows <= few, records, old_records, tenants);
   end if;
   return null;
 end
 $source$,
     s.settings, case when s.endpoint is null then 10 else 100 end, s.queries[1], s.queries[2], s.queries[3],
     s.keep, s.columns, s.watch, s.event_type, s.endpoint, s.tenant, s.shaped, s.strict,
-    s.watch, s.watch, s.event_type, s.endpoint, s.tenant, s.shaped, s.strict)
+    s.strict, s.watch, s.event_type, s.endpoint, s.tenant, s.shaped, s.strict, s.watch, s.event_type, s.endpoint, s.tenant, s.shaped, s.strict,
+    s.watch)
     from (select watch_source.settings, watch_source.queries, watch_source.keep, settings ->> 'name' as watch, settings ->> 'endpoint' as endpoint,
                  settings ->> 'tenant' as tenant, settings ->> 'body' is not null as shaped, settings ->> 'strict' as strict,
                  array(select json_array_elements_text(settings -> 'columns')) as columns,

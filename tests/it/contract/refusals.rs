@@ -5,6 +5,18 @@ use crate::support::Database;
 /// A CHECK, and something that only this one refuses.
 const NONSENSE: &[(&str, &str)] = &[
     (
+        "changes_operation_is_insert_update_or_delete",
+        "insert into postrider.changes (watch, schema_name, table_name, operation, event_type, records, tries) values ('w', 's', 't', 'truncate', 'e', '[]', 0)",
+    ),
+    (
+        "changes_have_records_or_old_records",
+        "insert into postrider.changes (watch, schema_name, table_name, operation, event_type, records, tries) values ('w', 's', 't', 'insert', 'e', null, 0)",
+    ),
+    (
+        "changes_tries_are_not_negative",
+        "insert into postrider.changes (watch, schema_name, table_name, operation, event_type, records, tries) values ('w', 's', 't', 'insert', 'e', '[]', -1)",
+    ),
+    (
         "attempts_outcome_is_known",
         "insert into postrider.attempts (started_at, delivery_id, claim_no, attempt_no, endpoint, outcome) values (now(), 1, 1, 1, 'shop', 'lucky')",
     ),

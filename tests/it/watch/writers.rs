@@ -139,6 +139,28 @@ async fn who_writes_does_not_wait_for_somebody_who_deletes_the_endpoint() {
 }
 
 #[tokio::test]
+async fn a_lock_on_our_tables_that_the_writer_gives_up_waiting_for_is_no_error_of_its_own() {
+    let database = watched("name => 'w'").await;
+    let other = database.connect().await;
+    other
+        .batch_execute("begin; lock table postrider.changes")
+        .await
+        .expect("nobody holds it");
+
+    for rows in ["1, 1", "2, 500", "501, 2000"] {
+        database
+            .sql(&format!(
+                "set lock_timeout = '50ms'; insert into orders select n from generate_series({rows}) n; reset lock_timeout"
+            ))
+            .await;
+    }
+    other.batch_execute("rollback").await.expect("its end");
+
+    assert_eq!(count(&database, "orders").await, 2000);
+    assert_eq!(errors(&database).await, ["w 55P03 3"]);
+}
+
+#[tokio::test]
 async fn what_waits_is_not_overtaken_by_what_comes_later() {
     let database = watched("name => 'w'").await;
     database
@@ -167,7 +189,7 @@ async fn many_statements_in_a_transaction_take_few_subtransactions() {
         .await;
     database.sql("select postrider.publish_changes(1000)").await;
 
-    assert!((2..=33).contains(&writers), "{writers}");
+    assert!((2..=25).contains(&writers), "{writers}");
     let ids = members(&database, &["/record/id"]).await;
     let expected: Vec<_> = (1..=500).map(|id| json!([id])).collect();
     assert_eq!(ids, expected);
