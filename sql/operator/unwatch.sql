@@ -1,4 +1,4 @@
 -- Ends a watch.
 --   $1 text  name
--- Returns one row without meaning.
+-- Returns one row: unwatch void, without meaning. Raises PR014.
 select postrider.unwatch($1::text);

@@ -292,8 +292,6 @@ async fn c16_secrets_are_printed_when_they_are_made_and_never_again() {
         &["endpoint", "show", "a"],
         &["delivery", "list"],
         &["delivery", "show", &id, "--full"],
-        &["watch", "orders"],
-        &["unwatch", "a"],
         &["watches"],
         &["prune"],
         &["prune", "--dry-run"],
