@@ -1,6 +1,7 @@
 -- What a watch costs the writer of 100,000 rows in one statement, beside a table with a bare AFTER trigger that copies the rows. In a database with
 -- the schema, as its owner, with no worker running: psql -d DATABASE -f docs/measure/watch.sql
 \set QUIET on
+\set ON_ERROR_STOP on
 \pset pager off
 set client_min_messages = warning;
 drop schema if exists watch_cost cascade;
