@@ -228,6 +228,9 @@ begin
   if callers is not null and whose is distinct from callers then
     raise exception 'postrider.tenant is %, this event is of %', quote_literal(callers), coalesce('tenant ' || quote_literal(whose), 'no tenant')
       using errcode = 'PR011', hint = 'Leave the argument tenant out, or set postrider.tenant to it.';
+  elsif publish.event_type is null or publish.payload is null then
+    raise exception 'event_type and payload must not be NULL' using errcode = '22004',
+      hint = 'For example: select postrider.publish(''order.paid'', ''{"id":17}''). The JSON value null is ''null''.';
   elsif length(whose) > 200 then
     raise exception 'a tenant has at most 200 characters, not %', length(whose) using errcode = '22023',
       hint = 'No endpoint can have such a tenant.';

@@ -190,8 +190,8 @@ async fn what_no_event_can_be_is_refused_whoever_asks_for_it() {
     let long = "x".repeat(501);
 
     for (arguments, state) in [
-        ("null, '{}'".to_owned(), "23502"),
-        ("'t', null".to_owned(), "23502"),
+        ("null, '{}'".to_owned(), "22004"),
+        ("'t', null".to_owned(), "22004"),
         ("'t', '{}', ''".to_owned(), "22023"),
         (format!("'t', '{{}}', '{long}'"), "22023"),
         (format!("'t', '{{}}', tenant => '{long}'"), "22023"),
